@@ -7,12 +7,13 @@ is reported to the host, and leaves no trace. The guardians do not depend on it 
 only ends what is left of a stub whose guardian was killed. utils/launching.py has what it says.
 
 It needs the server's own Python, and begins with `main`, whose arguments stand on the command line: the socket that
-requests come over, and the limit of descriptors in stubs. It ends when the host's end of that socket is closed and all
-guardians have ended.
+requests come over, the limit of descriptors in stubs, and a module to import before all stubs, or "". It ends when the
+host's end of that socket is closed and all guardians have ended.
 """
 
 import errno
 import gc
+import importlib
 import os
 import select
 import signal
@@ -36,12 +37,16 @@ def main() -> None:
     requests = socket.socket(fileno=int(sys.argv[1]))
     requests.set_inheritable(False)
     models_files_max = int(sys.argv[2])
+    module = sys.argv[3]
     # As in the stubs of other interpreters.
     sys.argv[:] = ["triton_python_backend_stub"]
     setproctitle.setproctitle(TITLE)
     become_subreaper()
     ignore_signals()
     wake_up = note_signals()
+    if module:
+        with suppress(Exception):  # each stub imports it again, and reports why that fails
+            importlib.import_module(module)
     # Without this the first collection in each stub would write to every object, and so copy every page.
     gc.collect()
     gc.freeze()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""An environment that is ready for use, and the variables of its processes. (pure)"""
+"""What a stub is started with: an environment that is ready for use, or the server's own Python. (pure)"""
 
 from __future__ import annotations
 
@@ -23,6 +23,17 @@ class Environment:
     description: str
     variables: Mapping[str, str] = field(repr=False)
     at_terminal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Preloaded:
+    """The server's own Python, with a module that is imported once for all stubs that need it, and then forked."""
+
+    module: str
+
+
+# What a stub is started with; None is the server's own Python.
+StubPython = Environment | Preloaded | None
 
 
 @dataclass(frozen=True, slots=True)

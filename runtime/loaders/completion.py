@@ -14,11 +14,9 @@ import orjson
 from pyruntime.runtime.config.autocomplete import complete
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
-from pyruntime.runtime.environments.forms import PARAMETER
-from pyruntime.runtime.environments.prepare import prepare
 from pyruntime.runtime.instances.stub.connection import StubConnection
-from pyruntime.runtime.loaders.model_files import environment_path
 from pyruntime.runtime.loaders.native_options import model_location
+from pyruntime.runtime.loaders.stub_pythons import prepare_python
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.repository.backends import find_backend
 from pyruntime.runtime.repository.draft import Draft
@@ -34,8 +32,7 @@ async def complete_alone(
     if backend.kind in ("native", "ensemble"):
         raise LoadError(f"the backend of '{draft.folder.name}' is no Python code, so that only a server can load it")
     location = model_location(backend, draft.identity, draft.folder.path, version, settings, backend_directories[0])
-    wanted = environment_path(draft.identity.parameters.get(PARAMETER, ""), location.get("backend_dir", ""))
-    environment = await prepare(wanted, draft.folder.path) if wanted else None
+    environment = await prepare_python(draft, location)
     growth = settings.python_backend.shm_growth_byte_size
     memory = RequestMemory(draft.folder.name, 0, growth)
     try:

@@ -26,16 +26,16 @@ from pyruntime.runtime.config.preferred_groups import with_groups_of
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.environments.environment import Environment
-from pyruntime.runtime.environments.forms import PARAMETER
+from pyruntime.runtime.environments.environment import Environment, StubPython
 from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
 from pyruntime.runtime.instances.model_server import ModelServer
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance import PythonInstance
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
-from pyruntime.runtime.loaders.model_files import environment_path, with_initial_states
+from pyruntime.runtime.loaders.model_files import with_initial_states
 from pyruntime.runtime.loaders.native_options import model_location
 from pyruntime.runtime.loaders.regrouping import regroup
+from pyruntime.runtime.loaders.stub_pythons import prepare_python
 from pyruntime.runtime.loaders.version_loader import (
     LoadedVersion,
     VersionFactory,
@@ -140,26 +140,21 @@ class PythonLoader:
             backend, draft.identity, draft.folder.path, version, self._settings, self._backend_directory
         )
 
-    async def _environment(self, draft: Draft, location: dict[str, str]) -> Environment | None:
-        """The environment of the model's stubs, None for the host's own. Raises LoadError."""
-        wanted = environment_path(draft.identity.parameters.get(PARAMETER, ""), location.get("backend_dir", ""))
-        environment = None
-        if wanted:
-            # Imported with the first model that needs it, so that a server without such models starts faster.
-            from pyruntime.runtime.environments.prepare import prepare
-
-            environment = await prepare(wanted, draft.folder.path)
+    async def _environment(self, draft: Draft, location: dict[str, str]) -> StubPython:
+        """What the model's stubs are started with. Raises LoadError."""
+        environment = await prepare_python(draft, location)
+        if isinstance(environment, Environment):
             _LOG.info("%s runs in %s", draft.folder.name, environment.description)
         if draft.folder.name != self._settings.debug_model:
             return environment
         own = Environment(sys.executable, "the server's own Python", os.environ)
-        return replace(environment or own, at_terminal=True)
+        return replace(environment if isinstance(environment, Environment) else own, at_terminal=True)
 
     async def _open_stubs(
         self,
         processes: Sequence[InstanceProcess],
         memory: RequestMemory,
-        environment: Environment | None,
+        environment: StubPython,
         connections: dict[str, StubConnection],
     ) -> None:
         """Start all stubs in parallel. Each is added to `connections`, by its instance's name, as soon as it runs."""
@@ -192,7 +187,7 @@ class PythonLoader:
         spec: ModelSpec,
         processes: Sequence[InstanceProcess],
         location: dict[str, str],
-        environment: Environment | None,
+        environment: StubPython,
     ) -> list[PythonInstance]:
         """Instances that are not started yet, one for each process."""
         grants = self._factory.grants

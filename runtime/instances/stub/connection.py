@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from pyruntime.runtime.environments.environment import Environment
+from pyruntime.runtime.environments.environment import StubPython
 from pyruntime.runtime.instances.stub.launch import Handover, StubProcess, launch_stub
 from pyruntime.runtime.instances.stub.output import OutputReader
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
@@ -114,7 +114,7 @@ class StubConnection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, name: str, memory: RequestMemory, growth_bytes: int, environment: Environment | None = None
+        cls, name: str, memory: RequestMemory, growth_bytes: int, environment: StubPython = None
     ) -> StubConnection:
         """Start a stub and wait for its Hello. Raises LoadError if it dies first, or has another version.
 
@@ -139,7 +139,7 @@ class StubConnection(asyncio.Protocol):
             raise
         return connection
 
-    async def _start(self, growth_bytes: int, environment: Environment | None) -> None:
+    async def _start(self, growth_bytes: int, environment: StubPython) -> None:
         """Create the sockets, the pipe and the process at their other ends. Raises OSError."""
         with ExitStack() as ours:
             our_sock, their_sock = socket.socketpair()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.execution.deadlock import FREE, Waiting
 from pyruntime.runtime.execution.executor import (
     IS_READY_TIMEOUT_S,
@@ -177,7 +178,8 @@ class PythonInstance:
         instance_spec = self._spec
         calls = Calls(instance_spec, connection)
         batches = StubBatches(instance_spec, connection, self._owner, calls)
-        debugged = instance_spec.environment is not None and instance_spec.environment.at_terminal
+        environment = instance_spec.environment
+        debugged = isinstance(environment, Environment) and environment.at_terminal
         readiness = Readiness(connection, None if debugged else IS_READY_TIMEOUT_S)
         connection.attach(self._handlers(connection, batches, calls, readiness), self._lost)
         self._connection, self._batches, self._readiness = connection, batches, readiness

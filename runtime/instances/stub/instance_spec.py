@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.environments.environment import Environment
+from pyruntime.runtime.environments.environment import StubPython
 from pyruntime.runtime.execution.executor import WarmUp
 from pyruntime.runtime.instances.model_server import ModelServer
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -34,7 +34,7 @@ class StubInstanceSpec:
     statistics: ModelStatistics
     server: ModelServer
     concurrency: int = 1
-    environment: Environment | None = None
+    environment: StubPython = None
     warm_up: WarmUp | None = None
     signature: Hashable = ()
     is_limited: bool = False

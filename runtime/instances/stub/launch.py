@@ -4,7 +4,9 @@
 
 A process of its own, the launcher, has numpy and the stub's code loaded already, and forks a guardian for each stub,
 which starts the stub: see stub/launcher.py and stub/guardian.py. The host talks to the guardian over the stub's control
-socket, and needs the launcher only to start stubs. If that has ended, the next launch starts another one.
+socket, and needs the launcher only to start stubs. If that has ended, the next launch starts another one. A framework
+that takes seconds to import, and more than 100 MB, has a launcher of its own that has imported it: all stubs that need
+it share that memory.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import sys
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-from pyruntime.runtime.environments.environment import Environment
+from pyruntime.runtime.environments.environment import Environment, Preloaded, StubPython
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.utils.launching import (
     EXITED,
@@ -101,13 +103,14 @@ class StubProcess:
 class Launcher:
     """The launcher process, and the host's end of its socket."""
 
-    def __init__(self, models_files_max: int) -> None:
-        """Start it, with this limit of descriptors for stubs. Raises OSError."""
-        self._models_files_max = models_files_max
+    def __init__(self, models_files_max: int, module: str) -> None:
+        """Start it, with this limit of descriptors for stubs; it imports `module` unless that is "". Raises OSError."""
+        self.models_files_max = models_files_max
+        self._module = module
         self._sock, theirs = socket.socketpair()
         try:
             with theirs:
-                arguments = [str(theirs.fileno()), str(models_files_max)]
+                arguments = [str(theirs.fileno()), str(models_files_max), module]
                 # -P: no module of the current folder takes the place of another.
                 flags = [*subprocess._args_from_interpreter_flags(), "-P"]  # type: ignore[attr-defined]
                 command = [sys.executable, *flags, "-c", PROGRAM, *arguments]
@@ -123,7 +126,7 @@ class Launcher:
 
     def successor(self) -> Launcher:
         """A new launcher in the place of this one, which has ended. Raises OSError."""
-        successor = Launcher(self._models_files_max)
+        successor = Launcher(self.models_files_max, self._module)
         self._sock.close()
         exit = self._wait()
         _LOG.warning("The launcher of stub processes was lost: %s. Another one is started.", exit.describe())
@@ -148,7 +151,8 @@ class Launcher:
         return ProcessExit(self._process.wait())
 
 
-_launcher: Launcher | None = None
+# By the module that they have imported, "" for none.
+_launchers: dict[str, Launcher] = {}
 
 
 def start_launcher(models_files_max: int) -> None:
@@ -156,19 +160,17 @@ def start_launcher(models_files_max: int) -> None:
 
     `models_files_max` is the soft limit of descriptors in stubs.
     """
-    global _launcher
-    _launcher = Launcher(models_files_max)
+    _launchers[""] = Launcher(models_files_max, "")
 
 
 async def close_launcher() -> None:
-    """End the launcher, after the last stub. Waits for processes that models left behind, CLOSE_S_MAX at most."""
-    global _launcher
-    if _launcher is not None:
-        launcher, _launcher = _launcher, None
-        await launcher.close(CLOSE_S_MAX)
+    """End all launchers, after the last stub. Waits for processes that models left behind, CLOSE_S_MAX at most."""
+    launchers = list(_launchers.values())
+    _launchers.clear()
+    await asyncio.gather(*(launcher.close(CLOSE_S_MAX) for launcher in launchers))
 
 
-async def launch_stub(handover: Handover, environment: Environment | None) -> StubProcess:
+async def launch_stub(handover: Handover, environment: StubPython) -> StubProcess:
     """Start a stub with copies of the descriptors, in `environment`, or None for the host's own Python.
 
     Raises OSError. Cancelling it kills the stub.
@@ -188,22 +190,27 @@ async def launch_stub(handover: Handover, environment: Environment | None) -> St
             raise BlockingIOError(errno.EAGAIN, "the launcher of stub processes ended, or has no descriptors")
         kind, number = decode_reply(reply)
         if kind == FAILED:
-            raise OSError(number, os.strerror(number), environment and environment.interpreter)
+            raise OSError(number, os.strerror(number), _interpreter(environment))
         assert kind == STARTED  # there is no other first reply
         resources.pop_all()
         return StubProcess(number, control, loop)
 
 
-def _request(control: socket.socket, handover: Handover, environment: Environment | None) -> None:
+def _interpreter(environment: StubPython) -> str | None:
+    return environment.interpreter if isinstance(environment, Environment) else None
+
+
+def _request(control: socket.socket, handover: Handover, environment: StubPython) -> None:
     """Request a stub whose guardian has this end of the control socket. Raises OSError."""
     with open(os.memfd_create("pyruntime order"), "wb", 0) as order:
         order.write(encode_order(_order(handover, environment)))
-        _send([control.fileno(), order.fileno(), *_descriptors(handover)])
+        module = environment.module if isinstance(environment, Preloaded) else ""
+        _send(module, [control.fileno(), order.fileno(), *_descriptors(handover)])
 
 
-def _order(handover: Handover, environment: Environment | None) -> Order:
+def _order(handover: Handover, environment: StubPython) -> Order:
     interpreter = None
-    if environment is not None:
+    if isinstance(environment, Environment):
         variables = dict(environment.variables)
         interpreter = Interpreter(environment.interpreter, variables, environment.at_terminal)
     return Order(handover.name, handover.growth_bytes, interpreter)
@@ -215,14 +222,18 @@ def _descriptors(handover: Handover) -> list[int]:
     return [handover.sock.fileno(), handover.grants.fileno(), *files]
 
 
-def _send(descriptors: list[int]) -> None:
-    """Send a request to the launcher, and to another one if that has ended. Raises OSError."""
-    global _launcher
-    if _launcher is None:
-        start_launcher(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        assert _launcher is not None
+def _send(module: str, descriptors: list[int]) -> None:
+    """Send a request to the launcher that has this module, and to another one if that has ended. Raises OSError."""
+    if module not in _launchers:
+        _launchers[module] = Launcher(_models_files_max(), module)
     try:
-        _launcher.send(descriptors)
+        _launchers[module].send(descriptors)
     except (BrokenPipeError, ConnectionResetError):
-        _launcher = _launcher.successor()
-        _launcher.send(descriptors)
+        _launchers[module] = _launchers[module].successor()
+        _launchers[module].send(descriptors)
+
+
+def _models_files_max() -> int:
+    """The limit of descriptors of the first launcher, if there is one: the host may have raised its own since."""
+    first = _launchers.get("")
+    return first.models_files_max if first else resource.getrlimit(resource.RLIMIT_NOFILE)[0]

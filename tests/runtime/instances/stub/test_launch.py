@@ -10,13 +10,13 @@ import signal
 import socket
 import sys
 import time
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 import uvloop
 
-from pyruntime.runtime.environments.environment import Environment, Place
+from pyruntime.runtime.environments.environment import Environment, Place, Preloaded
 from pyruntime.runtime.instances.stub import launch
 from pyruntime.runtime.instances.stub.launch import Handover, StubProcess, close_launcher, launch_stub, start_launcher
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
@@ -187,7 +187,7 @@ def test_holds_its_own_descriptors_only(run):
     async def look():
         async with launched() as (stub, ours, _):
             await says_hello(ours)
-            stubs, guardians, launchers = map(held, (stub.pid, parent_of(stub.pid), launch._launcher._process.pid))
+            stubs, guardians, launchers = map(held, (stub.pid, parent_of(stub.pid), launch._launchers[""]._process.pid))
             assert len([each for each in stubs if each.startswith("socket:")]) == 2
             for others in (guardians, launchers):
                 # Both have 0, 1 and 2, which are the server's, a socket to the host, and two for signals.
@@ -246,7 +246,7 @@ def test_signals_for_the_host(run):
     async def signal_all():
         async with launched() as (stub, ours, _):
             await says_hello(ours)
-            for pid in (launch._launcher._process.pid, parent_of(stub.pid)):
+            for pid in (launch._launchers[""]._process.pid, parent_of(stub.pid)):
                 for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
                     os.kill(pid, signum)
             async with launched() as (other, _, _):
@@ -350,6 +350,26 @@ class TestLeftBehind:
         run(kill_guardian())
 
 
+@pytest.mark.parametrize("module", ["sched", "no_such_module"])
+def test_a_module_for_several_stubs(run, module):
+    """Stubs that need the same module have a launcher that imported it; one that cannot be imported fails none."""
+
+    async def launch_three():
+        async with AsyncExitStack() as stack:
+            environments = (None, Preloaded(module), Preloaded(module))
+            stubs = [await stack.enter_async_context(launched(each)) for each in environments]
+            for _, ours, _ in stubs:
+                await says_hello(ours)
+            launchers = [parent_of(parent_of(stub.pid)) for stub, _, _ in stubs]
+            assert launchers == [launch._launchers[name]._process.pid for name in ("", module, module)]
+            for stub, _, _ in stubs:
+                stub.kill()
+                await stub.exited
+
+    run(launch_three())
+    assert launch._launchers == {}
+
+
 class TestLauncherKilled:
     def test_stubs_live_on(self, run, environment, caplog):
         """Stubs of a launcher that was killed live on, their ends are known, and another launcher starts the next."""
@@ -357,8 +377,8 @@ class TestLauncherKilled:
         async def kill_launcher():
             async with launched(environment) as (stub, ours, _):
                 channel, _ = await says_hello(ours)
-                os.kill(launch._launcher._process.pid, signal.SIGKILL)
-                await gone(launch._launcher._process.pid)
+                os.kill(launch._launchers[""]._process.pid, signal.SIGKILL)
+                await gone(launch._launchers[""]._process.pid)
                 async with launched(environment) as (other, others, _):
                     await says_hello(others)
                     other.kill()
@@ -381,7 +401,7 @@ class TestScarcity:
             async def scenario():
                 async with launched(environment) as (stub, ours, _):
                     await says_hello(ours)
-                    pid = launch._launcher._process.pid
+                    pid = launch._launchers[""]._process.pid
                     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
                     resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit_for(pid, free), before[1]))
                     for _ in range(LAUNCHES):
@@ -390,7 +410,7 @@ class TestScarcity:
                                 pass
                         assert caught.value.errno == number
                     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
-                    assert launch._launcher._process.pid == pid
+                    assert launch._launchers[""]._process.pid == pid
                     async with launched(environment) as (other, others, _):
                         await says_hello(others)
                         other.kill()

@@ -31,6 +31,7 @@ FRAMEWORKS = (
     "backends/jax",
     "backends/openvino",
     "backends/tensorflow",
+    "backends/tensorrt",
 )
 
 # Each part of the tree and the parts that it must not import: runtime and stub both stand on utils, and on it alone.

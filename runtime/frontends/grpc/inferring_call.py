@@ -250,7 +250,7 @@ class InferringCall(Call):
             request.target = target = read_target(key)
             model = self.find_model(target, request.id)
             if model.answers is not None and not typed:
-                contents = b"".join([message[at : at + length] for at, length in raws])
+                contents = tuple([message[at : at + length] for at, length in raws])
                 if self._is_answered(model.answers, request, (key, contents), len(message)):
                     return
             slot = None

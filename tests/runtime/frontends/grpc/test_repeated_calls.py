@@ -79,6 +79,17 @@ def test_what_makes_a_difference(dial, ask, server, answers):
     assert (status, "the id of the request has" in message, answers.found) == (3, True, 1)
 
 
+def test_contents_divided_otherwise(dial, ask, answers):
+    """The same bytes in other raw contents are not the same request."""
+    peer = dial()
+    request = ask(1.0, 2.0)
+    infer(peer, request)
+    (contents,) = request.raw_input_contents
+    request.raw_input_contents[:] = [contents[:4], contents[4:]]
+    assert peer[peer.call(peer.INFER, request)].status[0] == 3
+    assert answers.found == 0
+
+
 def test_not_prepared(dial, ask, server, answers):
     """Long messages, those of streams, and those with a load report."""
     peer = dial()

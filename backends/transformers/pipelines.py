@@ -60,7 +60,10 @@ class Pipeline:
         outputs = _outputs(task, self._model.config)
         check_tensors(settings, _inputs(), outputs)
         if task != _FEATURES:
-            self._pipeline = loader.transformers.pipeline(task, model=self._model, tokenizer=self._tokenizer)
+            # Without a device the pipeline would move the model to a GPU, if there is one.
+            self._pipeline = loader.transformers.pipeline(
+                task, model=self._model, tokenizer=self._tokenizer, device=self._model.device
+            )
         self._batches = BatchExecutor(self._run, Arrays(), [each.name for each in outputs], settings.max_batch_size > 0)
 
     def execute(self, requests: list[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:

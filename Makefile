@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-.PHONY: install serve test test-fast attack simulate docs wheel sanitize lint typecheck bench
+.PHONY: install serve test test-fast test-frameworks attack simulate docs wheel sanitize lint typecheck bench
 
 install:
 	scripts/install
@@ -13,6 +13,9 @@ test:
 
 test-fast:
 	scripts/test --fast
+
+test-frameworks:
+	scripts/test-frameworks
 
 docs:
 	scripts/docs

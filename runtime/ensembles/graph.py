@@ -25,7 +25,8 @@ class Step:
 
     An output that would replace an input of the ensemble is none of them: clients set that. `reads` are the tensors of
     the inputs, each once, and `requires` those of them without which the model cannot run. `dims` are the dims of the
-    model's inputs, by name, without a batch dimension. `requested` are the model's names of the outputs.
+    model's inputs, by name, without a batch dimension. `requested` are the model's names of the outputs, and so are
+    `requested_names`.
     """
 
     index: int
@@ -37,6 +38,7 @@ class Step:
     requires: frozenset[str]
     dims: dict[str, tuple[int, ...]]
     requested: list[str]
+    requested_names: tuple[str, ...]
     is_batching: bool
     is_decoupled: bool
 
@@ -107,6 +109,7 @@ class Graph:
             requires=frozenset(tensor for name, tensor in step.inputs.items() if not model.inputs[name].optional),
             dims={name: model.inputs[name].dims for name in step.inputs},
             requested=list(step.outputs),
+            requested_names=tuple(step.outputs),
             is_batching=model.max_batch_size > 0,
             is_decoupled=model.decoupled,
         )

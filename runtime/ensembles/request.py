@@ -22,7 +22,6 @@ from pyruntime.runtime.ensembles.step_call import StepCall
 from pyruntime.runtime.ensembles.step_times import STEP_TIMES, StepTime, encode_step_times
 from pyruntime.runtime.ensembles.tensors import (
     Source,
-    Tensor,
     as_output,
     end_reads,
     read_inputs,
@@ -50,7 +49,7 @@ class WaitingStart:
 
     __slots__ = ("request", "start")
 
-    def __init__(self, request: EnsembleRequest, start: Start[Tensor]) -> None:
+    def __init__(self, request: EnsembleRequest, start: Start[Source]) -> None:
         self.request = request
         self.start = start
 
@@ -91,7 +90,7 @@ class EnsembleRequest:
         self.job = job
         self._on_end = on_end
         self._plan = plan = ensemble.graph.plan(options.requested_outputs)
-        self._run: Run[Tensor] = Run(plan)
+        self._run: Run[Source] = Run(plan)
         self.mark: SequenceMark = options.correlation_id, options.flags
         self.parameters = parse_parameters(options.parameters) if options.parameters else _NO_PARAMETERS
         self._callees: dict[int, StepModel] = {}
@@ -99,7 +98,7 @@ class EnsembleRequest:
         self._waiting: dict[WaitingStart, None] = {}
         # What lets a decoupled step go on after a response, by the step and the iteration.
         self._paces: dict[tuple[int, int], Source] = {}
-        self._commands: deque[Command[Tensor]] = deque()
+        self._commands: deque[Command[Source]] = deque()
         self._is_busy = self._is_over = False
         self._last: InferResponse | None = None
         self._failure: InferenceError | None = None
@@ -239,14 +238,14 @@ class EnsembleRequest:
             elif isinstance(command, Send):
                 self._send(command)
             elif isinstance(command, Drop):
-                command.tensor.source.end_use()
+                command.tensor.end_use()
             else:
                 self._release_pace(command.step.index, command.iteration.number)
         self._is_busy = False
         if not self._run.under_way and not self._is_over:
             self._end()
 
-    def _start(self, start: Start[Tensor], *, has_credit: bool = False) -> None:
+    def _start(self, start: Start[Source], *, has_credit: bool = False) -> None:
         """Call the model of a step, or wait for a credit."""
         ensemble, step = self._ensemble, start.step
         if self._run.is_stopped:
@@ -268,20 +267,19 @@ class EnsembleRequest:
         if call.job is not None and call.job.instance is None and call in self._calls:
             call.refuse_deadlock(self.model_name, f"the request to model '{step.model}'")
 
-    def _send(self, send: Send[Tensor]) -> None:
+    def _send(self, send: Send[Source]) -> None:
         """Send a response; the last one when everything else is done."""
         known, number = send.iteration.tensors, send.iteration.number
-        tensors: list[tuple[str, Tensor]] = []
+        names: list[str] = []
         sources: list[Source] = []
         for name in self._plan.outputs:
-            tensor = known[name]
-            if tensor is not None:
-                tensors.append((name, tensor))
-                sources.append(tensor.source)
+            source = known[name]
+            if source is not None:
+                names.append(name)
+                sources.append(source)
         pace = self._paces.pop((self._plan.origins[OUTPUTS], number), None) if self._paces else None
-        if pace is not None:
-            sources.append(pace)
-        response = self._response(tensors, Release(sources, pace))
+        release = Release(sources if pace is None else [*sources, pace], pace)
+        response = self._response(names, sources, release)
         if self.job.client is not None:
             try:
                 response = put_in_place(response, self.job.client)
@@ -296,22 +294,27 @@ class EnsembleRequest:
                 self._note_first()
             self.job.respond(response, False)
 
-    def _response(self, tensors: Sequence[tuple[str, Tensor]], release: Release) -> InferResponse:
+    def _response(self, names: Sequence[str], sources: Sequence[Source], release: Release) -> InferResponse:
+        """The response with these outputs, each of its source."""
         ensemble = self._ensemble
         spec, is_batching = ensemble.spec, ensemble.is_batching
         outputs: list[OutputTensor] = []
         regions: dict[int, SharedRegion] = {}
         mark = None
-        for name, tensor in tensors:
+        for name, source in zip(names, sources, strict=True):
+            tensor = source.tensors[name]
             shape = tensor.shape
-            if is_batching != (tensor.source.batch > 0):
-                shape = fitting(shape, tensor.source.batch, ensemble.dims[name], is_batching=is_batching)
+            if is_batching != (source.batch > 0):
+                shape = fitting(shape, source.batch, ensemble.dims[name], is_batching=is_batching)
             if ensemble.reshapes:
                 shape = client_shape(spec, name, shape)
-            outputs.append(as_output(tensor, name, shape))
-            if isinstance(tensor.region, SharedRegion):
-                regions[tensor.region.number] = tensor.region
-            mark = mark or tensor.source.mark
+            output = as_output(tensor, name, shape)
+            outputs.append(output)
+            if output.address:
+                region = source.region_of(output)
+                if isinstance(region, SharedRegion):
+                    regions[region.number] = region
+            mark = mark or source.mark
         parameters = _NO_PARAMETERS if mark is None else mark_parameters(mark)
         if self._times is not None:
             parameters = parameters | {STEP_TIMES: encode_step_times(self._times)}
@@ -366,7 +369,7 @@ class EnsembleRequest:
             if call.step.is_decoupled:  # it may go on for ever
                 call.cancel()
 
-    def _withdraw(self, start: Start[Tensor]) -> None:
+    def _withdraw(self, start: Start[Source]) -> None:
         """A step is not started after all."""
         end_reads(start.step, start.iteration.tensors)
         self._run.ended()

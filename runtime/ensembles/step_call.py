@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Hashable
 from functools import partial
 from typing import Protocol
 
@@ -13,12 +15,13 @@ from pyruntime.runtime.calls.model_call import Callee, CallTracer, ModelCall
 from pyruntime.runtime.ensembles.graph import fitting
 from pyruntime.runtime.ensembles.marks import SequenceMark
 from pyruntime.runtime.ensembles.run import Start
-from pyruntime.runtime.ensembles.tensors import Tensor, end_reads
+from pyruntime.runtime.ensembles.tensors import Source, end_reads
 from pyruntime.runtime.ensembles.times import StepTimes
 from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.regions import ClientRegion, GrantedRegion
 from pyruntime.runtime.requests.types import InferResponse, Parameter, Slot
 from pyruntime.utils.errors import InferenceError
+from pyruntime.utils.messages import INLINE_BYTES_MAX
 from pyruntime.utils.request_codec import MEMORY_CPU, RequestOptions, TensorRef
 
 _LOG = logging.getLogger("pyruntime.ensembles")
@@ -61,7 +64,7 @@ class StepCall(ModelCall):
     offset = 0
     view = memoryview(b"")
 
-    def __init__(self, owner: StepOwner, tracer: CallTracer, start: Start[Tensor]) -> None:
+    def __init__(self, owner: StepOwner, tracer: CallTracer, start: Start[Source]) -> None:
         # Not super(), because every step makes one of these.
         ModelCall.__init__(self, tracer, self, [self], partial(owner.responded, self))
         self.step, self.iteration = start
@@ -71,18 +74,20 @@ class StepCall(ModelCall):
         self._owner = owner
 
     def make_job(self, callee: Callee, slots: list[Slot], respond: Respond) -> Job:
-        """See OutgoingRequest."""
-        owner, step, tensors = self._owner, self.step, self.iteration.tensors
+        """See OutgoingRequest. Small inputs are sent along with the request, all of them or none."""
+        arrived_ns = time.monotonic_ns()
+        owner, step, known = self._owner, self.step, self.iteration.tensors
         ensemble_job = owner.job
+        is_inline = self._nbytes() <= INLINE_BYTES_MAX
         inputs: list[TensorRef] = []
         regions: list[GrantedRegion] = []
         source = mark = None
         fits = True
+        kind: list[Hashable] = [step.requested_names]
         for name, ensemble_name in step.inputs:
-            tensor = tensors[ensemble_name]
-            if tensor is None:
+            its_source = known[ensemble_name]
+            if its_source is None:
                 continue
-            datatype, shape, at, size, region, its_source, _ = tensor
             if its_source is not source:  # mostly all inputs have the same
                 source = its_source
                 fits = step.is_batching == (source.batch > 0)
@@ -92,22 +97,48 @@ class StepCall(ModelCall):
                             "Different set of response parameters are set for '%s'; the first is used", step.model
                         )
                     mark = mark or source.mark
+            tensor = source.tensors[ensemble_name]
+            datatype, shape, data, at = tensor.datatype, tensor.shape, tensor.data, tensor.address
+            size = len(data) if tensor.place is None else tensor.place.byte_size
             if not fits:
                 shape = fitting(shape, source.batch, step.dims[name], is_batching=step.is_batching)
-            inputs.append((name, datatype, shape, at, size, MEMORY_CPU, 0))
-            if region is not None and region not in regions:
-                regions.append(region)
+            if is_inline or not at:
+                inputs.append((name, datatype, shape, bytes(data), size, MEMORY_CPU, 0))
+            else:
+                inputs.append((name, datatype, shape, at, size, MEMORY_CPU, 0))
+                region = source.region_of(tensor)
+                if region not in regions:
+                    regions.append(region)
+            # As in CallRequest.make_job, in the same loop.
+            kind += (name, datatype, size)
+            kind += shape
         sequence_id, flags = mark or owner.mark
         timeout_us, parameters = ensemble_job.options.timeout_us, ensemble_job.options.parameters
-        # As their constructors do, which costs a call each.
+        # As its constructor does, which costs a call.
         options = tuple.__new__(RequestOptions, (sequence_id, flags, timeout_us, step.requested, parameters))
-        fields = (ensemble_job.id, options, owner.parameters, inputs, regions, self.trace)
-        job = tuple.__new__(CallRequest, fields).make_job(callee, slots, respond)
+        valid = callee.validated.find(tuple(kind)) if not parameters else None
+        if valid is None:
+            request = CallRequest(ensemble_job.id, options, owner.parameters, inputs, regions, self.trace)
+            job = request.make_job(callee, slots, respond)
+        else:
+            rows, signature = valid
+            job = Job(ensemble_job.id, options, inputs, rows, signature, slots, respond, arrived_ns, self.trace)
+            job.regions = regions
         job.priority = ensemble_job.priority
-        if ensemble_job.client is not None and any(isinstance(region, ClientRegion) for region in regions):
+        if regions and ensemble_job.client is not None and any(isinstance(region, ClientRegion) for region in regions):
             job.places = {}  # the inputs are a client's, the outputs are not
         self.times = job.trace = StepTimes()
         return job
+
+    def _nbytes(self) -> int:
+        """The size of all inputs, in bytes: more than INLINE_BYTES_MAX if the host cannot read them."""
+        known, nbytes = self.iteration.tensors, 0
+        for _, name in self.step.inputs:
+            source = known[name]
+            if source is not None:
+                tensor = source.tensors[name]
+                nbytes += len(tensor.data) if tensor.place is None else INLINE_BYTES_MAX + 1
+        return nbytes
 
     def end(self) -> None:
         """The step has ended. Breaks its reference cycles, because the collector costs more than counting."""

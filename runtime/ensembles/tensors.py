@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from pyruntime.runtime.calls.tensors import HeldResponse
 from pyruntime.runtime.ensembles.graph import INPUTS, Plan, Step
@@ -18,7 +17,7 @@ from pyruntime.runtime.ensembles.marks import SequenceMark
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.regions import ClientRegion, GrantedRegion
-from pyruntime.runtime.requests.types import InferResponse, OutputTensor
+from pyruntime.runtime.requests.types import ClientContents, InferResponse, OutputPlace, OutputTensor
 from pyruntime.utils.addresses import address, split
 
 
@@ -27,9 +26,10 @@ class Source:
 
     Its regions stay open until then. `batch` is the batch size of the request that made the tensors, 0 if its model
     does not batch. `mark` is what the step that wrote them has set for the steps behind it; None for the request.
+    `tensors` are those that somebody reads, by their names in the ensemble. Those in a client's memory have a place.
     """
 
-    __slots__ = ("_free", "_regions", "_uses", "batch", "mark")
+    __slots__ = ("_free", "_uses", "batch", "mark", "regions", "tensors")
 
     def __init__(
         self,
@@ -41,12 +41,13 @@ class Source:
     ) -> None:
         """`free` is called at once if there are no uses."""
         self._uses = uses
-        self._regions = regions
+        self.regions = regions
         self._free = free
         self.batch = batch
         self.mark = mark
+        self.tensors: dict[str, OutputTensor] = {}
         if not uses:
-            self._regions = ()
+            self.regions = ()
             free()
             return
         for region in regions:
@@ -57,42 +58,30 @@ class Source:
         self._uses -= uses
         if not self._uses:
             self._free()
-            for region in self._regions:
+            for region in self.regions:
                 region.close()
 
-
-class Tensor(NamedTuple):
-    """One tensor. `at` is its address in `region`; or its contents, which came with the request or are in no region.
-
-    `output` is the step's output, None for an input.
-    """
-
-    datatype: str
-    shape: list[int]
-    at: int | bytes
-    size: int
-    region: GrantedRegion | None
-    source: Source
-    output: OutputTensor | None
+    def region_of(self, tensor: OutputTensor) -> GrantedRegion:
+        """The region that a tensor with an address lies in."""
+        regions = self.regions
+        if len(regions) == 1:
+            return regions[0]
+        number = split(tensor.address)[0]
+        return next(region for region in regions if region.number == number)
 
 
-def as_output(tensor: Tensor, name: str, shape: list[int]) -> OutputTensor:
+def as_output(tensor: OutputTensor, name: str, shape: list[int]) -> OutputTensor:
     """A tensor as an output of the ensemble."""
-    datatype, _, at, size, region, _, output = tensor
-    if output is not None:
-        if output.name == name and output.shape is shape:
-            return output
-        return OutputTensor(name, datatype, shape, output.data, output.address)
-    if isinstance(at, bytes):
-        return OutputTensor(name, datatype, shape, at)
-    assert region is not None
-    offset = split(at)[1]
-    if isinstance(region, ClientRegion):  # the client may shrink it, so the host never maps it
-        return OutputTensor(name, datatype, shape, region.read(offset, size))
-    return OutputTensor(name, datatype, shape, region.view[offset : offset + size], at)
+    if tensor.place is not None:  # the client may shrink its memory, so the host never maps it
+        contents = tensor.place.contents
+        data = contents.memory.read(split(contents.address)[1], contents.size)
+        return OutputTensor(name, tensor.datatype, shape, data)
+    if tensor.name == name and tensor.shape is shape:
+        return tensor
+    return OutputTensor(name, tensor.datatype, shape, tensor.data, tensor.address)
 
 
-def read_inputs(job: Job, memory: RequestMemory, plan: Plan, batch: int) -> dict[str, Tensor | None]:
+def read_inputs(job: Job, memory: RequestMemory, plan: Plan, batch: int) -> dict[str, Source | None]:
     """The inputs of a job that somebody reads, None for those that it lacks. The end of their last use frees them.
 
     `memory` is the ensemble's, and `batch` as in Source.
@@ -103,64 +92,65 @@ def read_inputs(job: Job, memory: RequestMemory, plan: Plan, batch: int) -> dict
         regions = {region.number: region for region in job.regions}
     source = Source(written.uses, (own, *job.regions), job.free, batch)
     base = address(own.number, 0)
-    tensors: dict[str, Tensor | None] = {**written.absent}
+    known: dict[str, Source | None] = {**written.absent}
     for name, datatype, shape, at, size, _, _ in job.tensors:
-        if name not in tensors:
+        if name not in known:
             continue
-        region: GrantedRegion | None = None
-        if not isinstance(at, bytes):
-            region = regions.get(split(at)[0]) if regions else None
+        known[name] = source
+        if isinstance(at, bytes):
+            tensor = OutputTensor(name, datatype, shape, at)
+        else:
+            number, offset = split(at)
+            region = regions.get(number) if regions else None
             if region is None:
-                region, at = own, base + split(at)[1]
-        # As Tensor(...) does, which costs a call.
-        tensors[name] = tuple.__new__(Tensor, (datatype, shape, at, size, region, source, None))
-    if None in tensors.values():
-        end_absent(tensors, source, plan)
-    return tensors
+                tensor = OutputTensor(name, datatype, shape, own.view[offset : offset + size], base + offset)
+            elif isinstance(region, ClientRegion):
+                place = OutputPlace("", 0, size, ClientContents(region, at, size))
+                tensor = OutputTensor(name, datatype, shape, b"", at, place)
+            else:
+                tensor = OutputTensor(name, datatype, shape, region.view[offset : offset + size], at)
+        source.tensors[name] = tensor
+    if None in known.values():
+        end_absent(known, source, plan)
+    return known
 
 
-def read_outputs(response: InferResponse, source: Source, step: Step, plan: Plan) -> dict[str, Tensor | None]:
+def read_outputs(response: InferResponse, source: Source, step: Step, plan: Plan) -> dict[str, Source | None]:
     """The outputs of a step's response that somebody reads, None for those that it lacks. `source` is the response's.
 
     Those that other steps read lie in memory that they can read.
     """
-    written, regions = plan.written[step.index], response.regions
-    names = written.names
-    region: GrantedRegion | None = regions[0] if len(regions) == 1 else None
-    tensors: dict[str, Tensor | None] = {**written.absent}
+    written = plan.written[step.index]
+    names, tensors = written.names, source.tensors
+    known: dict[str, Source | None] = {**written.absent}
     for output in response.outputs:
         tensor = names.get(output.name)
-        if tensor is None:
-            continue
-        at = output.address
-        if len(regions) > 1:
-            region = next((region for region in regions if region.number == split(at)[0]), None)
-        # As Tensor(...) does, which costs a call.
-        fields = (output.datatype, output.shape, at, len(output.data), region, source, output)
-        tensors[tensor] = tuple.__new__(Tensor, fields)
-    if None in tensors.values():
-        end_absent(tensors, source, plan)
-    return tensors
+        if tensor is not None:
+            known[tensor] = source
+            tensors[tensor] = output
+    if None in known.values():
+        end_absent(known, source, plan)
+    return known
 
 
-def end_absent(tensors: Mapping[str, Tensor | None], source: Source, plan: Plan) -> None:
+def end_absent(known: Mapping[str, Source | None], source: Source, plan: Plan) -> None:
     """Those of these tensors that are absent are not used."""
-    for name, tensor in tensors.items():
-        if tensor is None:
+    for name, present in known.items():
+        if present is None:
             source.end_use(len(plan.readers[name]))
 
 
-def end_reads(step: Step, tensors: Mapping[str, Tensor | None]) -> None:
+def end_reads(step: Step, known: Mapping[str, Source | None]) -> None:
     """A step no longer reads its inputs, which are among these tensors. Mostly all of them have one source."""
     source, uses = None, 0
     for name in step.reads:
-        tensor = tensors[name]
-        if tensor is None:
+        each = known[name]
+        if each is None:
             continue
-        if tensor.source is not source:
+        if each is not source:
             if source is not None:
                 source.end_use(uses)
-            source, uses = tensor.source, 0
+            source, uses = each, 0
         uses += 1
     if source is not None:
         source.end_use(uses)

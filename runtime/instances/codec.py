@@ -30,12 +30,22 @@ from pyruntime.utils.errors import Code, InferenceError, PeerError
 from pyruntime.utils.messages import OK, RESCHEDULED, SENDER, STATES, StatelessResponse, encode_error
 from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
 
+# The latest responses of a stub whose outputs are kept, and the most outputs, and characters and dimensions of them, of
+# one that is: some MiB for one stub at worst.
+KEPT_RESPONSES_MAX = 256
+KEPT_OUTPUTS_MAX = 32
+KEPT_FIELDS_MAX = 1024
+
 # The outcome of one request of a batch: a response, an error, or a value in place of both (see utils/messages.py).
 Outcome = InferResponse | InferenceError | int | None
 
 
 class ResponseReader:
-    """Decodes responses, whose tensors lie in one stub's response region."""
+    """Decodes responses, whose tensors lie in one stub's response region.
+
+    A model mostly answers with the same names, datatypes and shapes, and its stub uses the same few slots. So most
+    responses are described as an earlier one was, and have the very same outputs: nobody may change them.
+    """
 
     def __init__(
         self, spec: ModelSpec, version: int, region: SharedRegion, release: Callable[[int, int], None]
@@ -49,6 +59,12 @@ class ResponseReader:
         self._limit = region.limit
         self._base = address(region.number, 0)
         self._reshapes = any(output.reshape is not None for output in spec.outputs.values())
+        # By slot: a description, the outputs that it describes, and their size.
+        self._kept: dict[int, tuple[list[Any], list[OutputTensor], int]] = {}
+
+    def forget(self) -> None:
+        """Keep no views of the region, which is closed."""
+        self._kept.clear()
 
     def responses(self, batch: Sequence[Job], responses: Sequence[object]) -> list[Outcome]:
         """The outcome of each job. Raises PeerError if any of them is invalid."""
@@ -68,7 +84,13 @@ class ResponseReader:
                 return InferenceError(str(text), Code(code))
             if type(slot) is not int:
                 raise PeerError(f"a response lies in slot {slot!r}, which is no integer")
-            outputs, size = self.outputs(tensors, job.client)
+            kept = self._kept.get(slot)
+            if kept is not None and kept[0] == tensors and job.client is None:
+                _, outputs, size = kept
+            else:
+                outputs, size = self.outputs(tensors, job.client)
+                if job.client is None and len(outputs) <= KEPT_OUTPUTS_MAX:
+                    self._keep(slot, tensors, outputs, size)
         except (TypeError, ValueError) as exc:
             raise PeerError("a response that is none") from exc
         return InferResponse(
@@ -80,6 +102,15 @@ class ResponseReader:
             partial(self._release, slot, size) if slot >= 0 else _nothing,
             regions=self._regions,
         )
+
+    def _keep(self, slot: int, tensors: list[Any], outputs: list[OutputTensor], size: int) -> None:
+        fields = 0
+        for output in outputs:
+            fields += len(output.name) + len(output.shape)
+        if fields <= KEPT_FIELDS_MAX:
+            if len(self._kept) >= KEPT_RESPONSES_MAX:
+                self._kept.clear()
+            self._kept[slot] = tensors, outputs, size
 
     def outputs(self, tensors: list[Any], client: ClientUse | None = None) -> tuple[list[OutputTensor], int]:
         """The outputs that `tensors` describe, their data views of the region; and the views' size in bytes.

@@ -374,6 +374,7 @@ class StubBatches(InflightBatches[InflightBatch]):
         for slots in self._retained.values():
             self._calls.free_unread(slots)
         self._retained.clear()
+        self._reader.forget()
         failure = InferenceError(
             f"Stub process '{self._name}' is not healthy. It was lost while it ran this request: {exit.describe()}"
         )

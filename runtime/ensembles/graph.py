@@ -19,14 +19,14 @@ INPUTS = -2
 NOT_DECOUPLED = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """One step. `inputs` are pairs of a name of the model and a tensor of the ensemble, and so are `outputs`.
 
     An output that would replace an input of the ensemble is none of them: clients set that. `reads` are the tensors of
-    the inputs, each once, and `requires` those of them without which the model cannot run. `dims` are the dims of the
-    model's inputs, by name, without a batch dimension. `requested` are the model's names of the outputs, and so are
-    `requested_names`.
+    the inputs, each once; `has_one_source`: one step, or the request, makes all of them. `requires` are those of them
+    without which the model cannot run. `dims` are the dims of the model's inputs, by name, without a batch dimension.
+    `requested` are the model's names of the outputs, and so are `requested_names`.
     """
 
     index: int
@@ -35,6 +35,7 @@ class Step:
     inputs: tuple[tuple[str, str], ...]
     outputs: tuple[tuple[str, str], ...]
     reads: tuple[str, ...]
+    has_one_source: bool
     requires: frozenset[str]
     dims: dict[str, tuple[int, ...]]
     requested: list[str]
@@ -43,7 +44,7 @@ class Step:
     is_decoupled: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Written:
     """What a response of a step has, or the request, as far as somebody reads it.
 
@@ -89,8 +90,14 @@ class Graph:
         ensemble = spec.ensemble
         assert ensemble is not None  # the caller looks
         self._inputs = frozenset(spec.inputs)
+        makers = {
+            tensor: index
+            for index, step in enumerate(ensemble.steps)
+            for tensor in step.outputs.values()
+            if tensor not in self._inputs
+        }
         self.steps = tuple(
-            self._step(index, step, model)
+            self._step(index, step, model, makers)
             for index, (step, model) in enumerate(zip(ensemble.steps, models, strict=True))
         )
         self._outputs = tuple(spec.outputs)
@@ -98,7 +105,8 @@ class Graph:
         self._writers = {tensor: step for step in self.steps for _, tensor in step.outputs}
         self._plans: dict[tuple[str, ...] | None, Plan] = {}
 
-    def _step(self, index: int, step: StepSpec, model: ModelSpec) -> Step:
+    def _step(self, index: int, step: StepSpec, model: ModelSpec, makers: Mapping[str, int]) -> Step:
+        """A step. `makers` are the steps that make tensors, by these."""
         return Step(
             index=index,
             model=step.model_name,
@@ -106,6 +114,7 @@ class Graph:
             inputs=tuple(step.inputs.items()),
             outputs=tuple((name, tensor) for name, tensor in step.outputs.items() if tensor not in self._inputs),
             reads=tuple(dict.fromkeys(step.inputs.values())),
+            has_one_source=len({makers.get(tensor, INPUTS) for tensor in step.inputs.values()}) == 1,
             requires=frozenset(tensor for name, tensor in step.inputs.items() if not model.inputs[name].optional),
             dims={name: model.inputs[name].dims for name in step.inputs},
             requested=list(step.outputs),

@@ -35,7 +35,7 @@ from pyruntime.runtime.memory.client_outputs import put_in_place
 from pyruntime.runtime.observe.statistics import FailureReason
 from pyruntime.runtime.regions import SharedRegion
 from pyruntime.runtime.requests.parameters import parse_parameters
-from pyruntime.runtime.requests.types import InferResponse, OutputTensor, Parameter, request_failure
+from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OutputTensor, Parameter, request_failure
 from pyruntime.utils.errors import Code, InferenceError
 
 _LOG = logging.getLogger("pyruntime.ensembles")
@@ -199,11 +199,12 @@ class EnsembleRequest:
         step, plan = call.step, self._plan
         index, written = step.index, plan.written[step.index]
         mark = changed_mark(self.mark, response.parameters) if response.parameters else self.mark
-        for output in response.outputs:
-            if not output.address and output.name in written.shared:  # from a cache, for instance
-                response, copied_bytes = with_shared(response, written.shared, self._callees[index].memory)
-                self._ensemble.statistics.copied_bytes += copied_bytes
-                break
+        if type(response.outputs) is not KeptOutputs:  # which lie in a stub's region
+            for output in response.outputs:
+                if not output.address and output.name in written.shared:  # from a cache, for instance
+                    response, copied_bytes = with_shared(response, written.shared, self._callees[index].memory)
+                    self._ensemble.statistics.copied_bytes += copied_bytes
+                    break
         batch = call.job.rows if step.is_batching and call.job is not None else 0
         source = Source(written.uses + step.is_decoupled, response.regions, response.release, batch, mark)
         if step.is_decoupled:

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Hashable
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pyruntime.runtime.calls.call_request import CallRequest
 from pyruntime.runtime.calls.model_call import Callee, CallTracer, ModelCall
@@ -25,6 +25,22 @@ from pyruntime.utils.messages import INLINE_BYTES_MAX
 from pyruntime.utils.request_codec import MEMORY_CPU, RequestOptions, TensorRef
 
 _LOG = logging.getLogger("pyruntime.ensembles")
+
+
+# A small input: its name, datatype, shape, contents and size in bytes.
+Contents = tuple[str, str, list[int], memoryview | bytes, int]
+
+
+class Prepared(NamedTuple):
+    """The inputs of a step. The request refers to `inputs`, in `regions`; or it has `contents`, which differ each time.
+
+    `kind` is that of CallRequest.make_job.
+    """
+
+    inputs: list[TensorRef]
+    contents: list[Contents]
+    regions: list[GrantedRegion]
+    kind: Hashable
 
 
 class StepOwner(Protocol):
@@ -76,47 +92,27 @@ class StepCall(ModelCall):
     def make_job(self, callee: Callee, slots: list[Slot], respond: Respond) -> Job:
         """See OutgoingRequest. Small inputs are sent along with the request, all of them or none."""
         arrived_ns = time.monotonic_ns()
-        owner, step, known = self._owner, self.step, self.iteration.tensors
+        owner, step = self._owner, self.step
         ensemble_job = owner.job
-        is_inline = self._nbytes() <= INLINE_BYTES_MAX
-        inputs: list[TensorRef] = []
-        regions: list[GrantedRegion] = []
-        source = mark = None
-        fits = True
-        kind: list[Hashable] = [step.requested_names]
-        for name, ensemble_name in step.inputs:
-            its_source = known[ensemble_name]
-            if its_source is None:
-                continue
-            if its_source is not source:  # mostly all inputs have the same
-                source = its_source
-                fits = step.is_batching == (source.batch > 0)
-                if source.mark is not None:
-                    if mark is not None and mark != source.mark:
-                        _LOG.error(
-                            "Different set of response parameters are set for '%s'; the first is used", step.model
-                        )
-                    mark = mark or source.mark
-            tensor = source.tensors[ensemble_name]
-            datatype, shape, data, at = tensor.datatype, tensor.shape, tensor.data, tensor.address
-            size = len(data) if tensor.place is None else tensor.place.byte_size
-            if not fits:
-                shape = fitting(shape, source.batch, step.dims[name], is_batching=step.is_batching)
-            if is_inline or not at:
+        source = self.iteration.tensors[step.reads[0]] if step.has_one_source else None
+        kept = None if source is None else source.kept
+        prepared: Prepared | None = None
+        if source is not None and kept is not None:
+            prepared = kept.derived.get((step, source.batch))
+        if prepared is None:
+            prepared = self._prepare()
+            if source is not None and kept is not None:
+                kept.derive((step, source.batch), prepared)
+        inputs, contents, regions, kind = prepared
+        if contents:
+            inputs = []
+            for name, datatype, shape, data, size in contents:
                 inputs.append((name, datatype, shape, bytes(data), size, MEMORY_CPU, 0))
-            else:
-                inputs.append((name, datatype, shape, at, size, MEMORY_CPU, 0))
-                region = source.region_of(tensor)
-                if region not in regions:
-                    regions.append(region)
-            # As in CallRequest.make_job, in the same loop.
-            kind += (name, datatype, size)
-            kind += shape
-        sequence_id, flags = mark or owner.mark
+        sequence_id, flags = (self._mark() if source is None else source.mark) or owner.mark
         timeout_us, parameters = ensemble_job.options.timeout_us, ensemble_job.options.parameters
         # As its constructor does, which costs a call.
         options = tuple.__new__(RequestOptions, (sequence_id, flags, timeout_us, step.requested, parameters))
-        valid = callee.validated.find(tuple(kind)) if not parameters else None
+        valid = callee.validated.find(kind) if not parameters else None
         if valid is None:
             request = CallRequest(ensemble_job.id, options, owner.parameters, inputs, regions, self.trace)
             job = request.make_job(callee, slots, respond)
@@ -130,15 +126,57 @@ class StepCall(ModelCall):
         self.times = job.trace = StepTimes()
         return job
 
+    def _prepare(self) -> Prepared:
+        """The inputs of the step, as they are now."""
+        step, known = self.step, self.iteration.tensors
+        inputs: list[TensorRef] = []
+        contents: list[Contents] = []
+        regions: list[GrantedRegion] = []
+        kind: list[Hashable] = [step.requested_names]
+        is_inline = self._nbytes() <= INLINE_BYTES_MAX
+        for name, ensemble_name in step.inputs:
+            source = known[ensemble_name]
+            if source is None:
+                continue
+            tensor = source.tensors[ensemble_name]
+            datatype, shape, data, at = tensor.datatype, tensor.shape, tensor.data, tensor.address
+            size = len(data) if tensor.place is None else tensor.place.byte_size
+            if step.is_batching != (source.batch > 0):
+                shape = fitting(shape, source.batch, step.dims[name], is_batching=step.is_batching)
+            if is_inline:
+                contents.append((name, datatype, shape, data, size))
+            elif not at:
+                inputs.append((name, datatype, shape, bytes(data), size, MEMORY_CPU, 0))
+            else:
+                inputs.append((name, datatype, shape, at, size, MEMORY_CPU, 0))
+                region = source.region_of(tensor)
+                if region not in regions:
+                    regions.append(region)
+            # As in CallRequest.make_job.
+            kind += (name, datatype, size)
+            kind += shape
+        return Prepared(inputs, contents, regions, tuple(kind))
+
     def _nbytes(self) -> int:
         """The size of all inputs, in bytes: more than INLINE_BYTES_MAX if the host cannot read them."""
         known, nbytes = self.iteration.tensors, 0
-        for _, name in self.step.inputs:
+        for name in self.step.reads:
             source = known[name]
             if source is not None:
                 tensor = source.tensors[name]
                 nbytes += len(tensor.data) if tensor.place is None else INLINE_BYTES_MAX + 1
         return nbytes
+
+    def _mark(self) -> SequenceMark | None:
+        """The mark of the inputs, if one of the steps before has set one."""
+        step, known, mark = self.step, self.iteration.tensors, None
+        for name in step.reads:
+            source = known[name]
+            if source is not None and source.mark is not None:
+                if mark is not None and mark != source.mark:
+                    _LOG.error("Different set of response parameters are set for '%s'; the first is used", step.model)
+                mark = mark or source.mark
+        return mark
 
     def end(self) -> None:
         """The step has ended. Breaks its reference cycles, because the collector costs more than counting."""

@@ -17,7 +17,7 @@ from pyruntime.runtime.ensembles.marks import SequenceMark
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.regions import ClientRegion, GrantedRegion
-from pyruntime.runtime.requests.types import ClientContents, InferResponse, OutputPlace, OutputTensor
+from pyruntime.runtime.requests.types import ClientContents, InferResponse, KeptOutputs, OutputPlace, OutputTensor
 from pyruntime.utils.addresses import address, split
 
 
@@ -27,9 +27,10 @@ class Source:
     Its regions stay open until then. `batch` is the batch size of the request that made the tensors, 0 if its model
     does not batch. `mark` is what the step that wrote them has set for the steps behind it; None for the request.
     `tensors` are those that somebody reads, by their names in the ensemble. Those in a client's memory have a place.
+    `kept` are all outputs of the response, if other responses have the same ones.
     """
 
-    __slots__ = ("_free", "_uses", "batch", "mark", "regions", "tensors")
+    __slots__ = ("_free", "_uses", "batch", "kept", "mark", "regions", "tensors")
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Source:
         self.batch = batch
         self.mark = mark
         self.tensors: dict[str, OutputTensor] = {}
+        self.kept: KeptOutputs | None = None
         if not uses:
             self.regions = ()
             free()
@@ -120,15 +122,20 @@ def read_outputs(response: InferResponse, source: Source, step: Step, plan: Plan
 
     Those that other steps read lie in memory that they can read.
     """
-    written = plan.written[step.index]
-    names, tensors = written.names, source.tensors
-    known: dict[str, Source | None] = {**written.absent}
-    for output in response.outputs:
-        tensor = names.get(output.name)
-        if tensor is not None:
-            known[tensor] = source
-            tensors[tensor] = output
-    if None in known.values():
+    written, outputs = plan.written[step.index], response.outputs
+    tensors: dict[str, OutputTensor] | None = None
+    if type(outputs) is KeptOutputs:
+        source.kept = outputs
+        tensors = outputs.derived.get(written)
+    if tensors is None:
+        names = written.names
+        tensors = {names[output.name]: output for output in outputs if output.name in names}
+        if source.kept is not None:
+            source.kept.derive(written, tensors)
+    source.tensors = tensors
+    known: dict[str, Source | None] = dict.fromkeys(tensors, source)
+    if len(known) < len(written.absent):
+        known = {**written.absent, **known}
         end_absent(known, source, plan)
     return known
 
@@ -142,18 +149,14 @@ def end_absent(known: Mapping[str, Source | None], source: Source, plan: Plan) -
 
 def end_reads(step: Step, known: Mapping[str, Source | None]) -> None:
     """A step no longer reads its inputs, which are among these tensors. Mostly all of them have one source."""
-    source, uses = None, 0
-    for name in step.reads:
-        each = known[name]
-        if each is None:
-            continue
-        if each is not source:
-            if source is not None:
-                source.end_use(uses)
-            source, uses = each, 0
-        uses += 1
-    if source is not None:
-        source.end_use(uses)
+    sources = list(map(known.__getitem__, step.reads))
+    source = sources[0]
+    if source is not None and sources.count(source) == len(sources):
+        source.end_use(len(sources))
+        return
+    for source in sources:
+        if source is not None:
+            source.end_use()
 
 
 def with_shared(response: InferResponse, names: frozenset[str], memory: RequestMemory) -> tuple[InferResponse, int]:

@@ -23,7 +23,7 @@ from pyruntime.runtime.execution.states import StateMemory
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.regions import SharedRegion
 from pyruntime.runtime.requests.parameters import parse_parameters
-from pyruntime.runtime.requests.types import InferResponse, OutputPlace, OutputTensor, Parameter
+from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OutputPlace, OutputTensor, Parameter
 from pyruntime.utils.addresses import address
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import Code, InferenceError, PeerError
@@ -60,7 +60,7 @@ class ResponseReader:
         self._base = address(region.number, 0)
         self._reshapes = any(output.reshape is not None for output in spec.outputs.values())
         # By slot: a description, the outputs that it describes, and their size.
-        self._kept: dict[int, tuple[list[Any], list[OutputTensor], int]] = {}
+        self._kept: dict[int, tuple[list[Any], KeptOutputs, int]] = {}
 
     def forget(self) -> None:
         """Keep no views of the region, which is closed."""
@@ -85,12 +85,13 @@ class ResponseReader:
             if type(slot) is not int:
                 raise PeerError(f"a response lies in slot {slot!r}, which is no integer")
             kept = self._kept.get(slot)
+            outputs: list[OutputTensor]
             if kept is not None and kept[0] == tensors and job.client is None:
                 _, outputs, size = kept
             else:
                 outputs, size = self.outputs(tensors, job.client)
                 if job.client is None and len(outputs) <= KEPT_OUTPUTS_MAX:
-                    self._keep(slot, tensors, outputs, size)
+                    outputs = self._keep(slot, tensors, outputs, size)
         except (TypeError, ValueError) as exc:
             raise PeerError("a response that is none") from exc
         return InferResponse(
@@ -103,14 +104,18 @@ class ResponseReader:
             regions=self._regions,
         )
 
-    def _keep(self, slot: int, tensors: list[Any], outputs: list[OutputTensor], size: int) -> None:
+    def _keep(self, slot: int, tensors: list[Any], outputs: list[OutputTensor], size: int) -> list[OutputTensor]:
+        """Keep these outputs, if they are not too many. Returns the same ones."""
         fields = 0
         for output in outputs:
             fields += len(output.name) + len(output.shape)
-        if fields <= KEPT_FIELDS_MAX:
-            if len(self._kept) >= KEPT_RESPONSES_MAX:
-                self._kept.clear()
-            self._kept[slot] = tensors, outputs, size
+        if fields > KEPT_FIELDS_MAX:
+            return outputs
+        if len(self._kept) >= KEPT_RESPONSES_MAX:
+            self._kept.clear()
+        kept = KeptOutputs(outputs)
+        self._kept[slot] = tensors, kept, size
+        return kept
 
     def outputs(self, tensors: list[Any], client: ClientUse | None = None) -> tuple[list[OutputTensor], int]:
         """The outputs that `tensors` describe, their data views of the region; and the views' size in bytes.

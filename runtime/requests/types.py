@@ -7,12 +7,15 @@ Every request creates some of these, so they are plain slotted classes: frozen o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyruntime.runtime.regions import ClientRegion, SharedRegion
 from pyruntime.utils.errors import Code, InferenceError
+
+# What is derived from the outputs of one kind of response: an ensemble derives something for each step that reads them.
+DERIVED_MAX = 64
 
 # A value of the "parameters" of a request or a response.
 Parameter = str | int | bool | float
@@ -105,6 +108,26 @@ class OutputTensor:
     def byte_size(self) -> int:
         """The size of the contents, in bytes."""
         return len(self.data) if self.place is None else self.place.byte_size
+
+
+class KeptOutputs(list[OutputTensor]):
+    """The outputs of all responses that are described alike. Nobody may change them.
+
+    `derived` is what receivers have derived from them for the next such response, by keys of their own. It is bounded
+    by DERIVED_MAX: see `derive`.
+    """
+
+    __slots__ = ("derived",)
+
+    def __init__(self, outputs: Iterable[OutputTensor]) -> None:
+        super().__init__(outputs)
+        self.derived: dict[Hashable, Any] = {}
+
+    def derive(self, key: Hashable, value: object) -> None:
+        """Keep a derived value."""
+        if len(self.derived) >= DERIVED_MAX:
+            self.derived.clear()
+        self.derived[key] = value
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from pyruntime.runtime.ensembles.executor import EnsembleRequests
 from pyruntime.runtime.execution.deadlock import FREE
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.observe.statistics import ModelStatistics
-from pyruntime.runtime.requests.types import InferResponse, OutputTensor
+from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OutputTensor
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import MEMORY_CPU, RequestOptions
@@ -89,9 +89,14 @@ class Model:
 
 
 class World:
-    """One ensemble and its models. `open` are the jobs of steps: the model, the job, and its responses so far."""
+    """One ensemble and its models. `open` are the jobs of steps: the model, the job, and its responses so far.
+
+    With `keeps` a model answers with the same list of outputs each time.
+    """
 
     def __init__(self, graphs, limit=0):
+        self.keeps = False
+        self.kept = {}
         self.open = []
         self.answers = []
         self.responses = 0
@@ -153,11 +158,13 @@ class World:
             self.open.remove(each)
             job.free()
         outputs = [
-            OutputTensor(f"o{n}", "INT8", [1], b"x", address(model.region.number, 0))
+            OutputTensor(f"o{n}", "INT8", [1], memoryview(bytearray(b"x")), address(model.region.number, 0))
             for n, tensor in enumerate(node.writes)
             if tensor not in node.absent
         ]
         self.responses += 1
+        if self.keeps:
+            outputs = self.kept.setdefault(model.spec.name, KeptOutputs(outputs))
 
         def release():
             self.released += 1
@@ -186,6 +193,7 @@ class World:
 def test_whatever_happens(graphs, limit, data):
     """Steps answer, fail and refuse in any order, and requests are cancelled and given up: nothing is left."""
     world = World(graphs, limit)
+    world.keeps = data.draw(st.booleans())
     for _ in range(data.draw(st.integers(1, 3))):
         world.request()
     for action in data.draw(st.lists(st.sampled_from(["answer"] * 6 + ["fail", "refuse", "cancel", "give up", "new"]))):
@@ -391,4 +399,44 @@ def test_failure_of_one_of_two_first_steps():
     world.request()
     assert sum(model.refuses for model in world.models.values()) == 1
     assert world.open == []
+    world.check_over()
+
+
+def inputs_of(world, index):
+    """Where the inputs of a step that is under way are, and the regions that it refers to."""
+    _, job, _ = world.open[index]
+    return [at for _, _, _, at, _, _, _ in job.tensors], list(job.regions)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_small_inputs(keeps):
+    """They are in the request of the step, each time as they are then."""
+    world = chain(CHAIN[0], CHAIN[1])
+    world.keeps = keeps
+    for content in (b"x", b"y"):
+        world.request()
+        assert inputs_of(world, 0) == ([b"\0"], [])
+        world.answer(0)
+        for outputs in world.kept.values():
+            outputs[0].data[:] = b"y"
+        assert inputs_of(world, 0) == ([content if keeps else b"x"], [])
+        while world.open:
+            world.answer(0)
+    world.check_over()
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_large_inputs(keeps, monkeypatch):
+    """The request of the step refers to them."""
+    monkeypatch.setattr("pyruntime.runtime.ensembles.step_call.INLINE_BYTES_MAX", 0)
+    world = chain(CHAIN[0], CHAIN[1])
+    world.keeps = keeps
+    for _ in range(2):
+        world.request()
+        assert inputs_of(world, 0) == ([address(1, 0)], [world.memory.region])
+        world.answer(0)
+        region = world.models["m0"].region
+        assert inputs_of(world, 0) == ([address(region.number, 0)], [region])
+        while world.open:
+            world.answer(0)
     world.check_over()

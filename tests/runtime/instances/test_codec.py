@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.execution.states import SequenceStates, no_copies
 from pyruntime.runtime.instances.codec import (
+    KEPT_FIELDS_MAX,
+    KEPT_OUTPUTS_MAX,
+    KEPT_RESPONSES_MAX,
     ResponseReader,
     StateReader,
     error_wire,
@@ -16,9 +19,11 @@ from pyruntime.runtime.instances.codec import (
 )
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.requests.types import (
+    DERIVED_MAX,
     ClientContents,
     InferRequest,
     InferResponse,
+    KeptOutputs,
     OutputPlace,
     OutputTensor,
 )
@@ -293,6 +298,77 @@ class TestResponse:
         except PeerError:
             return
         assert isinstance(response, (InferResponse, InferenceError))
+
+
+class TestKept:
+    """Outputs of responses that are described alike."""
+
+    @staticmethod
+    def respond(reader, slot, *tensors, each=None):
+        return reader.response(each or job(), [OK, "", slot, [list(tensor) for tensor in tensors], ""])
+
+    def test_again(self, reader):
+        """They are the very same, and all else is the response's own."""
+        first, second = (self.respond(reader, 64, GOOD, each=job(id)) for id in ("1", "2"))
+        assert second.outputs is first.outputs
+        assert type(first.outputs) is KeptOutputs
+        assert (first.id, second.id) == ("1", "2")
+
+    @pytest.mark.parametrize("place", range(5))
+    def test_another_description(self, reader, place):
+        """In the same slot it makes other outputs."""
+        other = list(GOOD)
+        other[place] = ["OTHER", "INT32", [2], 72, 4][place]
+        first = self.respond(reader, 64, GOOD).outputs
+        assert self.respond(reader, 64, other).outputs == reader_of(PLAIN).outputs([other])[0]
+        assert self.respond(reader, 64, GOOD).outputs == first
+        assert self.respond(reader, 128, GOOD).outputs is not first
+
+    def test_bad(self, reader):
+        """One that is wrong is refused, whatever was kept."""
+        self.respond(reader, 64, GOOD)
+        with pytest.raises(PeerError):
+            self.respond(reader, 64, [*GOOD[:3], LIMIT, 8, 0, 0])
+
+    def test_memory_of_a_client(self, reader):
+        """Its places differ from request to request."""
+        asking = job()
+        asking.client = ClientUse(InferRequest("m", output_places={"OUT": place()}), print)
+        assert type(self.respond(reader, 64, GOOD, each=asking).outputs) is list
+
+    @pytest.mark.parametrize(
+        "tensors",
+        [
+            pytest.param([GOOD] * (KEPT_OUTPUTS_MAX + 1), id="outputs"),
+            pytest.param([["O" * KEPT_FIELDS_MAX, *GOOD[1:]]], id="name"),
+            pytest.param([[*GOOD[:2], [1] * KEPT_FIELDS_MAX, *GOOD[3:]]], id="shape"),
+        ],
+    )
+    def test_large(self, reader, tensors):
+        """Long descriptions are not kept."""
+        assert type(self.respond(reader, 64, *tensors).outputs) is list
+
+    def test_limit(self, reader):
+        """The number of those that are kept is limited."""
+        first = self.respond(reader, 0, GOOD).outputs
+        for slot in range(1, KEPT_RESPONSES_MAX):
+            self.respond(reader, slot, GOOD)
+        assert self.respond(reader, 0, GOOD).outputs is first
+        self.respond(reader, KEPT_RESPONSES_MAX, GOOD)
+        assert self.respond(reader, 0, GOOD).outputs is not first
+
+    def test_forgotten(self, reader):
+        """At the end of the stub there are no views of its region left."""
+        first = self.respond(reader, 64, GOOD).outputs
+        reader.forget()
+        assert self.respond(reader, 64, GOOD).outputs is not first
+
+    def test_derived(self):
+        """What is derived from them is limited as well."""
+        outputs = KeptOutputs([])
+        for number in range(DERIVED_MAX + 1):
+            outputs.derive(number, str(number))
+        assert outputs.derived == {DERIVED_MAX: str(DERIVED_MAX)}
 
 
 STATEFUL = spec_of(

@@ -119,7 +119,7 @@ class StepCall(ModelCall):
         else:
             rows, signature = valid
             job = Job(ensemble_job.id, options, inputs, rows, signature, slots, respond, arrived_ns, self.trace)
-            job.regions = regions
+            job.regions, job.is_call = regions, True
         job.priority = ensemble_job.priority
         if regions and ensemble_job.client is not None and any(isinstance(region, ClientRegion) for region in regions):
             job.places = {}  # the inputs are a client's, the outputs are not

@@ -405,6 +405,7 @@ def test_failure_of_one_of_two_first_steps():
 def inputs_of(world, index):
     """Where the inputs of a step that is under way are, and the regions that it refers to."""
     _, job, _ = world.open[index]
+    assert job.is_call
     return [at for _, _, _, at, _, _, _ in job.tensors], list(job.regions)
 
 

@@ -103,6 +103,7 @@ class TestNative:
             ["m/libtriton_b.so", "users/b/libtriton_b.so"],
             ["users/b/libtriton_b.so", "users/b/model.py", "ours/b/libtriton_b.so"],
             ["ours/b/libtriton_b.so", "ours/b/model.py"],
+            ["users/b/libtriton_b.so", "ours/b/model.py"],
         ],
     )
     def test_the_first_library_is_found(self, find, files):

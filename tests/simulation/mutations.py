@@ -16,6 +16,7 @@ from pyruntime.runtime.caching.streams import StreamKeeper
 from pyruntime.runtime.ensembles.credits import StepCredits
 from pyruntime.runtime.ensembles.tensors import Source
 from pyruntime.runtime.execution.states import SequenceStates
+from pyruntime.runtime.frontends.grpc.call import Call
 from pyruntime.runtime.frontends.http.connection import HttpConnection
 from pyruntime.runtime.frontends.http.exchange import Exchange
 from pyruntime.runtime.inference.model_version import ModelVersion
@@ -38,17 +39,11 @@ from pyruntime.runtime.scheduling.sequences import Sequences
 MUTATIONS = {}
 
 
-class _AtOnce(list):
-    """Calls what is to be called later."""
-
-    def append(self, call_back):
-        call_back()
-
-
-def planted(place, name, needs=""):
+def planted(place, name, needs="", first=0):
     """Register a function that takes the place of `place.name`; what it replaces is its first argument.
 
     `needs` is a feature of the scenarios that can find it, see Scenario.features: others are not run.
+    `first` is the seed to begin with, if those before do not find it.
     """
 
     def register(mutation):
@@ -61,7 +56,7 @@ def planted(place, name, needs=""):
                 stack.enter_context(mock.patch.object(place, name, made))
                 yield
 
-        MUTATIONS[mutation.__name__] = applied, needs
+        MUTATIONS[mutation.__name__] = applied, needs, first
         return mutation
 
     return register
@@ -310,7 +305,7 @@ def pending_bytes_leak(original):
     return end_claim
 
 
-@planted(PendingBytes, "_grant", "http")
+@planted(PendingBytes, "_grant", "http", 1300)
 def nobody_gets_room(original):
     """Those who wait for room do not learn that there is some."""
     return lambda self: None
@@ -334,20 +329,15 @@ def lost_slice(original):
     return lambda self: None
 
 
-@planted(HttpConnection, "pause_writing", "http")
-def released_before_it_is_sent(original):
-    """Nothing keeps the response that waits in the server for its client."""
-
-    def pause_writing(self):
-        original(self)
-        self._on_drained = _AtOnce()
-
-    return pause_writing
-
-
 @planted(ServerState, "end_request", "http")
 def request_is_never_over(original):
     """The server does not notice that a request is answered."""
+    return lambda self: None
+
+
+@planted(Call, "cancelled", "grpc")
+def reset_call_goes_on(original):
+    """A call that its client has reset stays with its connection."""
     return lambda self: None
 
 

@@ -12,6 +12,7 @@ from pyruntime.utils.errors import InferenceError
 
 from .clients import KEPT_S_MAX, Client
 from .clock import Clock
+from .grpc_clients import GrpcClient
 from .http_clients import HttpClient
 from .ledger import Violation
 from .loop import SimulatedLoop, Stuck
@@ -27,7 +28,7 @@ SCENARIO_S_MAX = 3600.0
 REQUESTS_OF_A_CLIENT = 1000
 # The numbers of clients with connections begin here.
 WIRES_FROM = 10
-WIRED = {"http": HttpClient}
+WIRED = {"http": HttpClient, "grpc": GrpcClient}
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ WEIGHTS = {
 assert set(WEIGHTS) == {*KINDS, "ensemble"}
 
 GAPS_S = (0.0, 0.0, 0.00001, 0.001, 0.02, 0.3)
-PROTOCOLS = ("http",)
+PROTOCOLS = ("http", "http", "grpc")
 TIMEOUTS_US = (0, 0, 500, 20_000)
 
 

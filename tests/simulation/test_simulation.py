@@ -13,7 +13,7 @@ from .run import problems, run_seed
 from .seeds import KEPT_SEEDS
 
 # The scenarios of one test, and how many such tests there are.
-SCENARIOS = 500
+SCENARIOS = 400
 BLOCKS = 5
 
 ROOT = Path(__file__).resolve().parents[2]

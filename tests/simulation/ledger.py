@@ -149,7 +149,10 @@ class Ledger:
         """The job was cancelled: its model must know, if it executes it."""
         if entry.version.world.has_ended(entry.job.instance):
             return
+        # A response that is being inserted into the cache is there already: the memory of its request is free.
+        may_be_there = entry.version.spec.response_cache and not entry.job.slots
         is_executed = entry.job.instance is not None and entry not in self.books[entry.version].order
+        is_executed = is_executed and not may_be_there
         if is_executed and not entry.finals and not entry.job.cancelled:
             self.violated(f"request {entry.number} is executed, and its model does not see that it is cancelled")
 

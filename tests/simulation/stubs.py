@@ -102,8 +102,9 @@ class SimulatedStub:
         self.running = []
         self.streams = {}
         self.calls = {}
-        # The value of the latest request of each sequence, its state, and when its latest batch ended.
+        # The value of the latest request of each sequence, that request, its state, and when its latest batch ended.
         self.sequences = {}
+        self.latest = {}
         self.states = {}
         self.held = {}
         # How many requests of the warm-up it has executed in this life.
@@ -221,8 +222,12 @@ class SimulatedStub:
                     if serial in self.streams:
                         self.streams[serial].go_on()
             case Answer(call=number, response=response, final=final):
-                if final:
-                    self.calls.pop(number)(response)
+                then = self.calls.pop(number, None) if final else None
+                # A call that a faulty stub said twice is answered twice.
+                if then is not None:
+                    then(response)
+                elif final and not self.is_faulty:
+                    self.world.ledger.violated(f"{self.name} gets the answer to call {number} twice")
             case DropSequences():
                 self.queue.append(message)
                 self._go_on()
@@ -363,6 +368,7 @@ class SimulatedStub:
                 self.world.ledger.violated(f"{self.name} gets requests of sequence {sequence_id} in another order")
             self.sequences[sequence_id] = value
             self.held[sequence_id] = None
+            self.latest[sequence_id] = request
             self._check_state(request, sequence_id)
 
     def _check_state(self, request, sequence_id):
@@ -377,13 +383,14 @@ class SimulatedStub:
                 )
 
     def end_turn(self, request):
-        """A request of a sequence is answered."""
+        """A request of a sequence is answered, perhaps after the START of the next sequence with the same id."""
         sequence_id = request.correlation_id
-        if sequence_id in self.held:
-            if request.flags & SEQUENCE_END:
-                del self.held[sequence_id]
-            else:
-                self.held[sequence_id] = self.world.clock.now_ns
+        if sequence_id not in self.held:
+            return
+        if not request.flags & SEQUENCE_END:
+            self.held[sequence_id] = self.world.clock.now_ns
+        elif self.latest[sequence_id] is request:
+            del self.held[sequence_id]
 
     def check_warm_up(self, values):
         """Check that no request comes before those of the warm-up, which have the value 0."""
@@ -436,6 +443,7 @@ class Execution:
         if behaviour.fails():
             for index in self._streamed:
                 stub.streams.pop(self.number + index, None)
+            self._streamed.clear()
             stub.say(Failed(self.number, "this batch was made to fail", retained, self.start_ns, end_ns))
         else:
             outcomes = [self._outcome(index) for index in range(len(self.requests))]

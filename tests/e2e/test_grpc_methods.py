@@ -449,3 +449,20 @@ def test_what_is_no_message(samples):
             channel.unary_unary("/inference.GRPCInferenceService/ModelMetadata")(b"\xff", timeout=LIMIT_S)
         assert caught.value.code() is grpc.StatusCode.INTERNAL
         assert channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=LIMIT_S) == b"\x08\x01"
+
+
+def test_protobuf_in_pure_python(serve, model, monkeypatch):
+    """Some packages choose protobuf's slower implementation for their process and all that it starts."""
+    monkeypatch.setenv("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
+    model("constant", CONSTANT.format(7))
+    server = serve("--model-control-mode=explicit", "--load-model=constant")
+    with closing(server.grpc()) as client:
+        assert [each.name for each in client.get_model_metadata("constant").outputs] == ["OUT"]
+        assert client.get_model_config("constant").config.name == "constant"
+        assert client.get_inference_statistics("constant").model_stats[0].name == "constant"
+        assert [each.state for each in client.get_model_repository_index().models] == ["READY"]
+        assert client.get_trace_settings("constant").settings["trace_rate"].value == ["1000"]
+        assert client.update_log_settings({"log_verbose_level": 1}).settings["log_verbose_level"].uint32_param == 1
+        client.unload_model("constant")
+        client.load_model("constant")
+    assert server.infer("constant", {"IN": np.array([1])}).as_numpy("OUT").tolist() == [7]

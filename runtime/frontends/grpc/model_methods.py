@@ -20,6 +20,7 @@ from pyruntime.runtime.frontends.grpc.schema import (
     ModelMetadataResponse,
     ModelReadyResponse,
     ModelStatisticsResponse,
+    TensorMetadata,
 )
 from pyruntime.runtime.repository.versions import parse_version
 from pyruntime.utils.errors import Code, InferenceError
@@ -67,4 +68,4 @@ def model_statistics(state: ServerState, request: Message) -> Message:
 
 
 def _tensor(tensor: TensorSpec) -> Message:
-    return ModelMetadataResponse.TensorMetadata(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+    return TensorMetadata(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)

@@ -57,6 +57,8 @@ ServerReadyResponse = _inference("ServerReadyResponse")
 ModelReadyResponse = _inference("ModelReadyResponse")
 ServerMetadataResponse = _inference("ServerMetadataResponse")
 ModelMetadataResponse = _inference("ModelMetadataResponse")
+# Not an attribute of the class above where protobuf is the one in pure Python.
+TensorMetadata = _inference("ModelMetadataResponse.TensorMetadata")
 ModelInferRequest = _inference("ModelInferRequest")
 ModelInferResponse = _inference("ModelInferResponse")
 ModelStreamInferResponse = _inference("ModelStreamInferResponse")

@@ -5,10 +5,13 @@
 import pytest
 
 from pyruntime.runtime.frontends.grpc.methods import METHODS
+from pyruntime.runtime.frontends.grpc.schema import class_of
 from pyruntime.utils.errors import Code, InferenceError
 
-TRACE = METHODS["/inference.GRPCInferenceService/TraceSetting"].request.SettingValue
-LOG = METHODS["/inference.GRPCInferenceService/LogSettings"].request.SettingValue
+TRACE, LOG = (
+    class_of(METHODS[f"/inference.GRPCInferenceService/{name}"].request.DESCRIPTOR.nested_types_by_name["SettingValue"])
+    for name in ("TraceSetting", "LogSettings")
+)
 
 
 class Tracer:

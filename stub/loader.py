@@ -9,10 +9,13 @@ folder and the model's folder appended to sys.path; a backend's module is `model
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import os
 import sys
 import traceback
+from importlib.machinery import SourceFileLoader
+from types import CodeType, ModuleType
 from typing import Any, Dict, Iterable, List, Optional
 
 from pyruntime.stub.logs import LOGGER
@@ -42,7 +45,7 @@ def load_class(location: Dict[str, str]) -> Any:
     else:
         sys.path.extend([os.path.join(location["model_dir"], location["version"]), location["model_dir"]])
         name = f"{location['version']}.{stem}"
-    module = importlib.import_module(name)
+    module = _import_from_source(name)
     model_class = getattr(module, "TritonPythonModel", None)
     if model_class is None:
         raise LoadError(f"Python model {file} does not define a class TritonPythonModel")
@@ -51,6 +54,31 @@ def load_class(location: Dict[str, str]) -> Any:
     if backend_dir and "location" in getattr(model_class, "__annotations__", {}):
         model_class.location = location
     return model_class
+
+
+class _FromSource(SourceFileLoader):
+    """Neither reads nor writes byte code, whose age is known to the second: a model may be changed twice in one."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compile the file."""
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
+def _import_from_source(name: str) -> ModuleType:
+    """Import a module as `import` does, and compile it if it is a file of Python code."""
+    spec = None if name in sys.modules else importlib.util.find_spec(name)
+    if spec is None or not isinstance(spec.loader, SourceFileLoader):
+        return importlib.import_module(name)
+    spec.loader = loader = _FromSource(name, spec.loader.path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
 
 
 def log_failure(what: str, exc: BaseException, root: str) -> None:

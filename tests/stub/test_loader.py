@@ -57,6 +57,18 @@ def raised(call, *args):
     raise AssertionError("nothing was raised")
 
 
+def test_changed_within_a_second(make, monkeypatch):
+    """Byte code of a file of the same size and time does not count."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    for answer in (1, 2):
+        location = make(MODEL.replace("[]", f"[{answer}]"))
+        os.utime(location["file"], (1_000_000_000, 1_000_000_000))
+        model_class = load_class(location)
+        assert model_class().execute([]) == [answer]
+        assert not os.path.exists(os.path.join(os.path.dirname(location["file"]), "__pycache__"))
+        del sys.modules["1.model"]
+
+
 class TestPathsAndNames:
     def test_of_a_model(self, make, tmp_path):
         """A model's folders go to the end of sys.path, the version's first, and its module is named by both."""

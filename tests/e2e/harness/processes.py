@@ -3,16 +3,17 @@
 """Processes as /proc shows them: descendants, whether they are alive, and holders of named shared memory."""
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 
-class Process(NamedTuple):
-    """A process; the time it started at tells it from a later one of the same number."""
+@dataclass(frozen=True)
+class Process:
+    """A process; the time it started at tells it from a later one of the same number. Its title may change."""
 
     pid: int
     started: int
-    title: str
+    title: str = field(compare=False)
 
     def is_alive(self) -> bool:
         """Whether it still runs; a zombie does not."""

@@ -45,6 +45,10 @@ class NativeBatches(InflightBatches):
         """No thread ends by itself."""
         return False
 
+    def executes(self, serial):
+        """Whether it has a batch with this number."""
+        return serial in self._inflight
+
     @property
     def running(self):
         return (FREE,) if self._inflight else ()

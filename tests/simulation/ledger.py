@@ -147,16 +147,8 @@ class Ledger:
 
     def cancelled(self, entry):
         """The job was cancelled: its model must know, if it executes it."""
-        if entry.version.world.has_ended(entry.job.instance):
-            return
-        # A response that is being inserted into the cache is there already: the memory of its request is free.
-        spec = entry.version.spec
-        may_be_there = spec.response_cache and not entry.job.slots
-        # So is one that waits for those of requests of other sequences.
-        may_be_there |= spec.sequence_batching is not None and spec.sequence_batching.preserve_ordering
-        is_executed = entry.job.instance is not None and entry not in self.books[entry.version].order
-        is_executed = is_executed and not may_be_there
-        if is_executed and not entry.finals and not entry.job.cancelled:
+        job = entry.job
+        if entry.version.world.executes(job.instance, job.serial) and not job.cancelled:
             self.violated(f"request {entry.number} is executed, and its model does not see that it is cancelled")
 
     def takes_turn(self, version, job):

@@ -351,6 +351,10 @@ class SimulatedStub:
             self.responses.view[offset : offset + size] = POISON * size
             self.arena.free(offset)
 
+    def executes(self, serial):
+        """Whether it executes a request, or has its stream open."""
+        return serial in self.streams or any(each.has(serial) for each in self.running)
+
     def is_cancelled(self, serial):
         """Whether the flag of a request is set."""
         return bool(self.responses.flag(serial))
@@ -410,6 +414,11 @@ class Execution:
         self.start_ns = stub.world.clock.monotonic_ns()
         self.values = [stub.read(request) for request in self.requests]
         self._streamed = set()
+
+    def has(self, serial):
+        """Whether a request is in the batch, and has no stream of its own."""
+        index = serial - self.number
+        return 0 <= index < len(self.requests) and index not in self._streamed
 
     def begin(self):
         """Do what the model does first."""

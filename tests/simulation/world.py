@@ -312,9 +312,10 @@ class World:
         """Whether an idle instance may have to wait for a resource."""
         return self.plan.limits_rate and self.models[version.spec.name].needs > 0
 
-    def has_ended(self, inflight):
-        """Whether the stub of these batches has ended."""
-        return inflight in self.stubs and self.stubs[inflight].has_ended
+    def executes(self, inflight, serial):
+        """Whether the stub of these batches executes a request, or has its stream open."""
+        stub = self.stubs.get(inflight)
+        return stub is not None and not stub.has_ended and stub.executes(serial)
 
     def idle_since_ns(self, executor):
         """Since when an executor could take a batch, as the executor sees it; None if it cannot."""

@@ -139,6 +139,7 @@ class SimulatedStub:
             and not self.queue
             and not self.running
             and not (self.streams and self.model.states)  # the next request reads what the last response brings
+            and not any(stream.warms_up for stream in self.streams.values())
             and self.transport.is_quiet
         )
 
@@ -495,6 +496,7 @@ class Stream:
         self.serial = serial
         self.request = request
         self.value = value
+        self.warms_up = value == HOP
         self.left = stub.behaviour.responses() if stub.model.is_decoupled else 1
         self._length = self.left
         self.ends_apart = stub.behaviour.ends_apart()

@@ -78,6 +78,9 @@ def _import_from_source(name: str) -> ModuleType:
     except BaseException:
         sys.modules.pop(name, None)
         raise
+    parent, _, child = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], child, module)
     return module
 
 

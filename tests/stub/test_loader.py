@@ -65,6 +65,7 @@ def test_changed_within_a_second(make, monkeypatch):
         os.utime(location["file"], (1_000_000_000, 1_000_000_000))
         model_class = load_class(location)
         assert model_class().execute([]) == [answer]
+        assert sys.modules["1"].model is sys.modules["1.model"]
         assert not os.path.exists(os.path.join(os.path.dirname(location["file"]), "__pycache__"))
         del sys.modules["1.model"]
 

@@ -6,29 +6,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, List, Sequence, Tuple
+from typing import Any, List, Sequence
 
 from pyruntime.backends.jax.naming import Path, input_names, output_names
+from pyruntime.backends.toolkit.exported import describe_value
 from pyruntime.backends.toolkit.frameworks import import_framework
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec
 from pyruntime.utils.errors import ConfigError, LoadError
-
-# By the name of the dtype.
-DATATYPES = {
-    "bool": "TYPE_BOOL",
-    "uint8": "TYPE_UINT8",
-    "uint16": "TYPE_UINT16",
-    "uint32": "TYPE_UINT32",
-    "uint64": "TYPE_UINT64",
-    "int8": "TYPE_INT8",
-    "int16": "TYPE_INT16",
-    "int32": "TYPE_INT32",
-    "int64": "TYPE_INT64",
-    "float16": "TYPE_FP16",
-    "float32": "TYPE_FP32",
-    "float64": "TYPE_FP64",
-    "bfloat16": "TYPE_BF16",
-}
 
 
 @dataclass(frozen=True)
@@ -66,8 +50,8 @@ def load_program(jax: Any, settings: Settings, path: str) -> Program:
     outputs = output_names(_paths(jax, exported.out_tree))
     return Program(
         exported,
-        [_describe(settings.name, *each) for each in zip(inputs, exported.in_avals)],
-        [_describe(settings.name, *each) for each in zip(outputs, exported.out_avals)],
+        [describe_value(settings.name, *each) for each in zip(inputs, exported.in_avals)],
+        [describe_value(settings.name, *each) for each in zip(outputs, exported.out_avals)],
     )
 
 
@@ -123,12 +107,3 @@ def _key(entry: Any) -> Any:
             found = getattr(entry, attribute)
             return found if isinstance(found, int) else str(found)
     return str(entry)
-
-
-def _describe(model: str, name: str, value: Any) -> TensorSpec:
-    datatype = DATATYPES.get(str(value.dtype))
-    if datatype is None:
-        raise LoadError(f"model '{model}' has '{name}' of the type {value.dtype}, which cannot be served")
-    # A size that is not a number is a symbol.
-    dims: Tuple[int, ...] = tuple(size if isinstance(size, int) else -1 for size in value.shape)
-    return TensorSpec(name, datatype, dims)

@@ -10,25 +10,9 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from pyruntime.backends.toolkit.batching import Arrays
+from pyruntime.backends.toolkit.exported import describe_value
 from pyruntime.backends.toolkit.settings import TensorSpec
-from pyruntime.utils.errors import LoadError
 
-# By the name of torch's dtype.
-DATATYPES = {
-    "bool": "TYPE_BOOL",
-    "uint8": "TYPE_UINT8",
-    "uint16": "TYPE_UINT16",
-    "uint32": "TYPE_UINT32",
-    "uint64": "TYPE_UINT64",
-    "int8": "TYPE_INT8",
-    "int16": "TYPE_INT16",
-    "int32": "TYPE_INT32",
-    "int64": "TYPE_INT64",
-    "float16": "TYPE_FP16",
-    "float32": "TYPE_FP32",
-    "float64": "TYPE_FP64",
-    "bfloat16": "TYPE_BF16",
-}
 # TYPE_BF16 and TYPE_STRING as Tensor.triton_dtype() has them.
 _BF16, _STRING = 14, 13
 
@@ -92,13 +76,5 @@ def describe_exported(program: Any, model: str) -> Tuple[List[TensorSpec], List[
         names = list(map(str, result_spec.context))
     else:
         names = [f"OUTPUT__{index}" for index in range(len(signature.user_outputs))]
-    inputs = [_describe(values[name], name, model) for name in signature.user_inputs]
-    return inputs, [_describe(values[name], told, model) for name, told in zip(signature.user_outputs, names)]
-
-
-def _describe(value: Any, name: str, model: str) -> TensorSpec:
-    datatype = DATATYPES.get(str(value.dtype).rpartition(".")[2])
-    if datatype is None:
-        raise LoadError(f"model '{model}' has '{name}' of the type {value.dtype}, which cannot be served")
-    # A size that is not a number is a symbol.
-    return TensorSpec(name, datatype, tuple(size if isinstance(size, int) else -1 for size in value.shape))
+    inputs = [describe_value(model, name, values[name]) for name in signature.user_inputs]
+    return inputs, [describe_value(model, told, values[name]) for name, told in zip(signature.user_outputs, names)]

@@ -11,23 +11,9 @@ from tritonclient.grpc import service_pb2
 from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX
 from pyruntime.runtime.inference.intake import ID_LENGTH_MAX
 
+from ..prepared_answers import Answers
+
 OK = (0, "")
-
-
-class Answers:
-    """Those that were prepared, whatever the response is."""
-
-    def __init__(self):
-        self.kept = {}
-        self.found = 0
-
-    def find(self, request):
-        answer = self.kept.get(request)
-        self.found += answer is not None
-        return answer
-
-    def prepare(self, request, size, response, parts):
-        self.kept[request] = b"".join(parts)
 
 
 @pytest.fixture

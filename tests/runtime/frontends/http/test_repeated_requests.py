@@ -12,26 +12,9 @@ import pytest
 from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX
 
 from ..conftest import CONFIG
+from ..prepared_answers import Answers
 
 CONTENTS = struct.pack("<2f", 1, 2)
-
-
-class Answers:
-    """Those that were prepared, whatever the response is."""
-
-    def __init__(self):
-        self.kept = {}
-        self.sizes = []
-        self.found = 0
-
-    def find(self, request):
-        answer = self.kept.get(request)
-        self.found += answer is not None
-        return answer
-
-    def prepare(self, request, size, response, parts):
-        self.sizes.append(size)
-        self.kept[request] = b"".join(parts)
 
 
 @pytest.fixture

@@ -108,7 +108,9 @@ class _Interpreter:
     """Switches sys.path and sys.modules between models.
 
     A switch never removes anything, even for a moment, that the model with priority after it needs, because that model
-    may import something at the same time.
+    may import something at the same time. Other threads may import as well, so sys.modules is copied before it is
+    iterated: a copy is one step of the interpreter, whereas each pair of a list of its items may run the garbage
+    collector, and with it another thread.
     """
 
     def __init__(self) -> None:
@@ -159,20 +161,22 @@ class _Interpreter:
     def _collect(self) -> None:
         """Assign modules and entries of sys.path that were added since the latest change to the active model."""
         self._active[-1].add_path([entry for entry in sys.path if entry not in self._made_path])
-        for name in set(sys.modules) - self._names:
-            module = sys.modules[name]
+        for name, module in sys.modules.copy().items():
+            if name in self._names:
+                continue
             owner = next((own for own in reversed(self._active) if own.owns(module)), None)
             if owner is not None:
                 owner.modules[name] = module
 
     def _hide(self, ours: set[int]) -> None:
         """Remove modules of others that an import of a model's own module would find instead."""
-        for name, module in list(sys.modules.items()):
+        for name, module in sys.modules.copy().items():
             if id(module) in ours or not any(own.may_have(name) for own in self._active):
                 continue
             top = sys.modules.get(name.partition(".")[0], module)
             if any(name in own.modules for own in self._active) or not _is_installed(top):
-                self._hidden[name] = sys.modules.pop(name)
+                self._hidden[name] = module
+                sys.modules.pop(name, None)
 
     def _set_arguments(self) -> None:
         """Set sys.path and sys.argv.

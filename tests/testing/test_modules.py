@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models do not see the modules that other models import, and closed models leave no modules in the interpreter."""
 
+import gc
+import itertools
 import sys
 import types
 
@@ -127,6 +129,28 @@ def test_modules_of_the_tests(interpreter, write_model, monkeypatch, tmp_path):
     with load_model(write_model(USES_HELPER, **files(10))) as model:
         assert model.infer({"IN": [1]})["OUT"].tolist() == [10, 11]
     assert sys.modules["helper"] is theirs
+
+
+def test_modules_that_others_import_meanwhile(interpreter, write_model, monkeypatch):
+    """Another thread may import whenever the garbage collector runs."""
+    folder = write_model(USES_HELPER, **files(10))
+    numbers = itertools.count()
+
+    def import_another(phase, _):
+        name = f"another_{next(numbers)}"
+        if phase == "start":
+            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(import_another)
+    gc.set_threshold(20)
+    try:
+        with load_model(folder) as model:
+            assert model.infer({"IN": [1]})["OUT"].tolist() == [10, 11]
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(import_another)
+    assert next(numbers) > 10
 
 
 def test_paths_that_a_model_adds(interpreter, write_model, tmp_path):

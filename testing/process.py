@@ -64,7 +64,7 @@ def _server_of_caller() -> Host | None:
     """The server of the innermost model on the call stack."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        for server, modules in list(_serving.items()):
+        for server, modules in _serving.copy().items():  # one step: other threads load models
             if modules.has_globals(frame.f_globals):
                 return server
         frame = frame.f_back

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import List
 
-from pyruntime.utils.gpu.driver import GpuProperties
+from pyruntime.utils.gpu.driver import Gpu, GpuProperties
 from pyruntime.utils.gpu.visible import VISIBLE, visible
 
 STAND_IN = "PYRUNTIME_GPU_STAND_IN"
@@ -29,3 +29,15 @@ def find_gpus() -> List[GpuProperties]:
 
         gpus = find_by_nvml()
     return visible(gpus, os.environ.get(VISIBLE))
+
+
+def open_gpu(ordinal: int = 0) -> Gpu:
+    """The GPU with this number among those of `find_gpus`, with a context in this process. Raises GpuError."""
+    path = os.environ.get(STAND_IN)
+    if path:
+        from pyruntime.utils.gpu.stand_in import StandInGpu
+
+        return StandInGpu(path, ordinal)
+    from pyruntime.utils.gpu.cuda import CudaGpu
+
+    return CudaGpu(ordinal)

@@ -14,8 +14,7 @@ CONFIG = {
     "output": [{"name": "OUT", "data_type": "TYPE_INT32", "dims": [-1]}],
 }  # fmt: skip
 UNLOAD = post("/v2/repository/models/later/unload")
-# Without the models that cases of other groups have left behind.
-INDEX = post("/v2/repository/index", {"ready": True})
+INDEX = post("/v2/repository/index")
 ASK = infer("later", tensor("IN", "INT32", [1]))
 
 

@@ -26,7 +26,7 @@ from .processes import Process, descendants, named_shared_memory
 from .waiting import LIMIT_S, wait_until
 
 # Patience for loads: the import of a framework takes a minute where many processes want the cores.
-READY_LIMIT_S = 4 * LIMIT_S
+READY_LIMIT_S = 2 * LIMIT_S
 # How much of a server's log is shown with a test that failed, in characters.
 SHOWN_LOG = 20_000
 

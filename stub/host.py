@@ -9,7 +9,7 @@ here, so the same classes work in both.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Set
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Set, Tuple
 
 from pyruntime.stub.streams import Stream
 
@@ -99,6 +99,9 @@ class Host:
         add_observations(metric: number, counts: [int] by bucket, total: float)
         """
         raise NotImplementedError
+
+    def report_memory(self, usage: List[Tuple[int, int, int]]) -> None:
+        """Say what memory the model uses from now on, for its statistics: kinds, devices, bytes."""
 
     def measure(self, metric: int, operation: str, value: float) -> None:
         """Perform "increment", "set" or "observe" on a metric, without waiting."""

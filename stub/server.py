@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from pyruntime.stub.calls import Calls
 from pyruntime.stub.client_memory import ClientOutputs
@@ -19,7 +19,7 @@ from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils.errors import Code, InferenceError, PyruntimeError
 from pyruntime.utils.flow_control import FlowControl
-from pyruntime.utils.messages import OK, TENSORS, Ask, Measure, Reply, Respond, encode_error
+from pyruntime.utils.messages import OK, REPORT_MEMORY, TENSORS, Ask, Measure, Reply, Respond, encode_error
 from pyruntime.utils.regions import Region
 
 
@@ -134,6 +134,10 @@ class Server(Host):
         # Called by destructors, which must not raise if the host has ended.
         with contextlib.suppress(OSError, PyruntimeError):
             self._link.send(Ask(0, method, arguments))
+
+    def report_memory(self, usage: List[Tuple[int, int, int]]) -> None:
+        """See Host."""
+        self.tell(REPORT_MEMORY, [*usage])
 
     def free_memory(self) -> int:
         """See Host."""

@@ -247,6 +247,11 @@ class Unmap(NamedTuple):
     regions: List[int]
 
 
+# The method by which an instance says what memory it uses from now on. Its arguments are lists of a kind of memory, a
+# device, and a size in bytes; the statistics of the model have their sums.
+REPORT_MEMORY: Final = "report_memory"
+
+
 class Ask(NamedTuple):
     """Stub to host: call any other function of the server; see stub/host.py for the methods."""
 

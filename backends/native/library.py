@@ -96,6 +96,10 @@ class NativeModel:
         """Initialise an instance."""
         self._call(instance.initialize)
 
+    def memory_usage(self, instance: _triton.Instance) -> list[tuple[int, int, int]]:
+        """The memory that the backend has reported for the model and the instance: kinds, devices, bytes."""
+        return [*self.handle.memory_usage, *instance.memory_usage]
+
     def finalize(self, instance: _triton.Instance | None) -> list[str]:
         """Finalise the instance, if there is one, the model and the backend. Returns their errors."""
         problems = []

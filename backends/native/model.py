@@ -10,6 +10,7 @@ that one model preloads affect no other model.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any, ClassVar
 
 import triton_python_backend_utils as pb_utils
@@ -58,6 +59,7 @@ class TritonPythonModel:
             )
             self._instance = self._batches.handle
             self._model.begin(self._instance)
+            self._server.report_memory(partial(self._model.memory_usage, self._instance))
             self._server.settle()
         except BaseException:
             self.finalize()

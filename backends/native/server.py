@@ -39,6 +39,8 @@ class Server:
         self._calls = Calls(get_host)
         self._metrics = NativeMetrics(native.metrics)
         self._batches: Batches | None = None
+        self._memory_usage: Callable[[], list[tuple[int, int, int]]] = list
+        self._reported: list[tuple[int, int, int]] = []
         acts: dict[int, Callable[..., None]] = {
             native.EARLIER_RESPONSE: lambda job, *rest: job.batches.responded(job, *rest),
             native.RESPONSE: lambda job, *rest: job.batches.responded(job, *rest),
@@ -59,6 +61,10 @@ class Server:
         self._batches = Batches(self._events, self._host, decoupled, self._calls.run, create)
         return self._batches
 
+    def report_memory(self, usage: Callable[[], list[tuple[int, int, int]]]) -> None:
+        """Report `usage` to the host from now on, whenever it has changed. See Host for the items."""
+        self._memory_usage = usage
+
     def settle(self) -> None:
         """Handle all events of the backend so far."""
         self._events.settle()
@@ -73,6 +79,10 @@ class Server:
         if self._batches is None:
             return None  # metrics that are created during the load are shown after it
         has_metrics = self._metrics.show(self._host)
+        usage = self._memory_usage()
+        if usage != self._reported:
+            self._reported = usage
+            self._host.report_memory(usage)
         return self._batches.look() or (_METRICS_S if has_metrics else None)
 
 

@@ -27,6 +27,7 @@ from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.environments.environment import Environment, StubPython
+from pyruntime.runtime.execution.executor import Executor
 from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
 from pyruntime.runtime.instances.model_server import ModelServer
 from pyruntime.runtime.instances.stub.connection import StubConnection
@@ -47,6 +48,7 @@ from pyruntime.runtime.loaders.version_loader import (
 )
 from pyruntime.runtime.loaders.warmup import warm_up_of
 from pyruntime.runtime.memory.requests import RequestMemory, RequestSlot
+from pyruntime.runtime.observe.statistics import MemoryUsage
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.draft import Draft
 from pyruntime.runtime.repository.instance_mode import InstanceProcess
@@ -98,7 +100,7 @@ class PythonLoader:
             completed.set_result(await self._complete(draft, location, leader))
         spec = with_initial_states(final_spec(draft, await asyncio.shield(completed)), draft.folder.path)
         spec = await _with_placed_states(spec, memory)
-        model = self._factory.version(spec, version, memory)
+        model = self._factory.version(spec, version, memory, memory_usage=lambda: _reported(model.instances))
         instances = self._instances(model, spec, draft.processes, location, environment)
         limit(self._factory.grants, model, instances, [each.instance for each in draft.processes], undo)
         await _start(instances, connections, undo)
@@ -222,6 +224,13 @@ class PythonLoader:
             )
             instances.append(PythonInstance(plan, model.scheduler, self._tasks))
         return instances
+
+
+def _reported(instances: Iterable[Executor]) -> Iterable[MemoryUsage]:
+    """The memory that the models in stubs have reported."""
+    for instance in instances:
+        if isinstance(instance, PythonInstance):
+            yield from instance.memory_usage
 
 
 async def _with_placed_states(spec: ModelSpec, memory: RequestMemory) -> ModelSpec:

@@ -325,6 +325,12 @@ class TestLife:
             assert client.get_model_config("lifecycle")["max_batch_size"] == 8
             server.infer("lifecycle", {"IN": np.zeros((1, 1), np.int64)})
             assert client.is_model_ready("lifecycle")
+            (statistics,) = client.get_inference_statistics("lifecycle")["model_stats"]
+            # What the backend reports for the model, and for its instance.
+            assert statistics["memory_usage"] == [
+                {"type": "CPU_PINNED", "id": 0, "byte_size": 2 << 40},
+                {"type": "GPU", "id": 3, "byte_size": 2 * 4096},
+            ]
             client.unload_model("lifecycle")
         wait_until(lambda: " Finalize lifecycle: " in server.log)
         log = server.log

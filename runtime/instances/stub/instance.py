@@ -42,8 +42,10 @@ from pyruntime.runtime.instances.stub.supervisor import (
     Supervisor,
     TakeDown,
 )
-from pyruntime.utils.errors import Code, LaunchError, LoadError, LocalError, OutOfMemoryError
+from pyruntime.runtime.observe.statistics import MemoryUsage
+from pyruntime.utils.errors import Code, LaunchError, LoadError, LocalError, OutOfMemoryError, PeerError
 from pyruntime.utils.messages import (
+    REPORT_MEMORY,
     Ask,
     Call,
     CancelCall,
@@ -62,6 +64,9 @@ from pyruntime.utils.messages import (
 
 _LOG = logging.getLogger("pyruntime.instances")
 
+# The numbers of kinds and devices of memory that one instance may report.
+USAGES_MAX = 1024
+
 
 class PythonInstance:
     """See the module, and Executor."""
@@ -74,6 +79,8 @@ class PythonInstance:
         self.signature = instance_spec.signature
         self.down = ""
         self.restarts = 0
+        # The memory that the model has reported.
+        self.memory_usage: Sequence[MemoryUsage] = ()
         self._spec = instance_spec
         self._owner = owner
         self._tasks = tasks
@@ -200,6 +207,9 @@ class PythonInstance:
             calls.call(message)
 
         def ask(message: Ask) -> None:
+            if message.method == REPORT_MEMORY:
+                self.memory_usage = _read_usage(message.arguments)
+                return
             loading = "" if connection.is_serving else self._spec.spec.name
             reply = partial(_reply, connection, message.question)
             server.ask(connection, loading, message.method, message.arguments, reply)
@@ -233,6 +243,7 @@ class PythonInstance:
         exit = await connection.wait_exited()
         self._connection = self._batches = self._readiness = None
         self.inflight = NO_BATCHES
+        self.memory_usage = ()
         self._spec.server.gone(connection)
         calls.died()
         readiness.died()
@@ -294,6 +305,18 @@ class PythonInstance:
     def _begin_restart(self) -> None:
         self._restart = None
         self._tasks.create_task(self._restart_now(), name=f"restart {self.name}")
+
+
+def _read_usage(reported: Sequence[Any]) -> list[MemoryUsage]:
+    """The memory that a model has reported. Raises PeerError."""
+    if len(reported) > USAGES_MAX:
+        raise PeerError(f"a model reports {len(reported)} uses of memory, more than {USAGES_MAX}")
+    usages: list[MemoryUsage] = []
+    for each in reported:
+        if type(each) is not list or [type(part) for part in each] != [int, int, int]:
+            raise PeerError(f"{each!r} is not a kind of memory, a device and a size")
+        usages.append((each[0], each[1], each[2]))
+    return usages
 
 
 def _reply(connection: StubConnection, question: int, code: int, value: object) -> None:

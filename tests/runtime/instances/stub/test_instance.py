@@ -11,6 +11,7 @@ import pytest
 from pyruntime.runtime.instances.capacity import CAPACITY_MIN
 from pyruntime.runtime.instances.stub import connection as connection_module
 from pyruntime.runtime.instances.stub.batches import CAPACITY_MAX
+from pyruntime.runtime.instances.stub.instance import USAGES_MAX
 from pyruntime.runtime.instances.stub.supervisor import QUICK_DEATHS_MAX, ProcessExit
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.utils.channel import FRAME_BYTES_MAX
@@ -18,6 +19,7 @@ from pyruntime.utils.errors import Code, InferenceError, LoadError, OutOfMemoryE
 from pyruntime.utils.messages import (
     OK,
     PROTOCOL_VERSION,
+    REPORT_MEMORY,
     SENDER,
     Answer,
     Ask,
@@ -703,6 +705,35 @@ class TestWhatModelsAsk:
             tell(OK, None)
             reply(OK, 2.0)
             assert await stub.hear() == Reply(1, OK, 2.0)
+
+        play(scenario)
+
+    def test_memory_usage(self, play):
+        """The memory that the model says it uses is known until it says another, or its stub dies."""
+
+        async def scenario(bench):
+            stub = await bench.start()
+            stub.say(Ask(0, REPORT_MEMORY, [[1, 0, 5], [2, 3, 1 << 40]]), Ask(0, REPORT_MEMORY, [[2, 3, 7], [0, 0, 1]]))
+            await self.settle(bench)
+            assert bench.instance.memory_usage == [(2, 3, 7), (0, 0, 1)]
+            assert not bench.server.questions
+            stub.process.exit(-signal.SIGSEGV)
+            stub.hang_up()
+            await self.settle(bench)
+            assert list(bench.instance.memory_usage) == []
+
+        play(scenario)
+
+    @pytest.mark.parametrize("usage", [[3], [[1, 0]], [[1, 0, "5"]], [[1, 0, 5]] * (USAGES_MAX + 1)])
+    def test_memory_usage_that_is_none(self, play, usage):
+        """A stub that reports anything else, or too much, is killed."""
+
+        async def scenario(bench):
+            stub = await bench.start()
+            stub.say(Ask(0, REPORT_MEMORY, usage))
+            await self.settle(bench)
+            assert list(bench.instance.memory_usage) == []
+            assert stub.process.killed
 
         play(scenario)
 

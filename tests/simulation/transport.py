@@ -46,6 +46,20 @@ class StubTransport:
             self._to_stub.append(data)
             self._loop.call_later(self._latency(), self._arrive_at_stub)
 
+    def take(self, data):
+        """What the host sends past the transport: sometimes the socket takes only a part, or nothing."""
+        if self._is_closed:
+            raise BrokenPipeError
+        size = len(data) if self._draw.random() < 0.9 else self._draw.randrange(len(data))
+        if not size:
+            raise BlockingIOError
+        self.write(data[:size])
+        return size
+
+    def get_write_buffer_size(self):
+        """What was written is on its way."""
+        return 0
+
     def is_closing(self):
         return self._is_closed
 

@@ -107,6 +107,7 @@ class World:
         stub, rest = self._launched
         transport = StubTransport(self.clock, self.loop, self._life(), stub, rest)
         transport.serve(protocol)
+        sock.take = transport.take
         self.connected[protocol] = stub
         self.loop.call_later(0, stub.connected, transport, protocol.responses)
         return transport

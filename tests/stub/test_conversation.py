@@ -225,7 +225,7 @@ class Connection:
     def say(self, message):
         self._waiting.put(message)
 
-    def infer(self, batch, requests):
+    def infer(self, batch, requests, at_once=False):
         self._waiting.put(Infer(batch, requests, []))
 
     def release(self, slot, size):

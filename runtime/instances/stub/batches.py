@@ -130,7 +130,7 @@ class StubBatches(InflightBatches[InflightBatch]):
             for job in batch:
                 for region in job.regions:
                     connection.grant(region)
-            connection.infer(number, encode_requests(batch))
+            connection.infer(number, encode_requests(batch), len(self._inflight) < self._concurrency)
         except LocalError as exc:
             failure = InferenceError(f"the request cannot be sent to {self._name}: {exc}")
             for job in batch:
@@ -211,13 +211,14 @@ class StubBatches(InflightBatches[InflightBatch]):
                 continue
             if job.cancelled:
                 self._clear_flag(job.serial)
-            arrived_ns = job.arrived_ns
+            # Somebody waits for the response: a client, or the next step of an ensemble. All else comes after it.
+            job.respond(outcome, True)
+            job.free()
             if not job.is_padding:
+                arrived_ns = job.arrived_ns
                 statistics.success(
                     job.rows, begin_ns - arrived_ns, input_ns, infer_ns, output_ns, now_ns - arrived_ns
                 )  # fmt: skip
-            job.free()
-            job.respond(outcome, True)
         statistics.execution(rows, input_ns, infer_ns, output_ns, time.time_ns() // 1_000_000)
         self._owner.capacity_freed()
         if self._when_idle is not None:

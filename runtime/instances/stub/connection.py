@@ -101,8 +101,9 @@ class StubConnection(asyncio.Protocol):
         self._credits: dict[int, tuple[int, int]] = {}
         self._granted: dict[int, GrantedRegion] = {}
         self._grants: socket.socket | None = None
-        # A duplicate of the transport's socket, to read what has arrived after the transport is closed.
-        self._rest: socket.socket | None = None
+        # A duplicate of the transport's socket: to write at once, and to read what has arrived after the transport is
+        # closed.
+        self._sock: socket.socket | None = None
         self._closed = False
         self._corked: list[bytes] | None = None
         self._process: StubProcess | None = None
@@ -165,7 +166,7 @@ class StubConnection(asyncio.Protocol):
             # Not the end of the socket: a process that the model forked may keep that open.
             self._process.exited.add_done_callback(lambda _: self._replies.put_nowait(None))
             our_sock.setblocking(False)
-            self._rest = our_sock.dup()
+            self._sock = our_sock.dup()
             await self._loop.create_unix_connection(lambda: self, sock=our_sock)
             self._output, _ = await self._loop.connect_read_pipe(lambda: OutputReader(self._log), output)
             our_grants.setblocking(False)
@@ -207,14 +208,20 @@ class StubConnection(asyncio.Protocol):
         self.checks_ready = reply.checks
         self._drops_sequences = reply.drops
 
-    def infer(self, batch: int, requests: list[list[object]]) -> None:
-        """Post a batch. Raises LocalError if it does not fit a frame."""
+    def infer(self, batch: int, requests: list[list[object]], at_once: bool) -> None:
+        """Post a batch. Raises LocalError if it does not fit a frame.
+
+        With `at_once` it is sent before the transport's turn in the event loop: the stub has nothing to do, and can
+        begin while the host still does what follows from the request.
+        """
         if self._transport is None:
             return  # the stub hung up; its batches fail, or are put back, once its process has ended
         # As Infer(...) and `send`, but with fewer calls: every request takes this path.
         data = self._channel.send(tuple.__new__(Infer, (batch, requests, self._released)))
         if self._corked is not None:
             self._corked.append(data)
+        elif at_once and self._sock is not None:
+            self._send_at_once(self._sock, self._transport, data)
         else:
             self._transport.write(data)
         if self._released:
@@ -351,10 +358,10 @@ class StubConnection(asyncio.Protocol):
 
     def _read_rest(self) -> None:
         """Handle the unread messages of the stub: a transport closes without them once it cannot write."""
-        if self._rest is None:
+        if self._sock is None:
             return
-        with self._rest as rest:
-            self._rest = None
+        with self._sock as rest:
+            self._sock = None
             while self._channel.state is not State.CLOSED:
                 try:
                     data = rest.recv(REST_BYTES)
@@ -408,6 +415,18 @@ class StubConnection(asyncio.Protocol):
             self._corked.append(data)
         else:
             self._transport.write(data)
+
+    @staticmethod
+    def _send_at_once(sock: socket.socket, transport: asyncio.WriteTransport, data: bytes) -> None:
+        """Send data past the transport, unless it has earlier data; it sends what the socket does not take."""
+        sent = 0
+        if not transport.get_write_buffer_size():
+            try:
+                sent = sock.send(data)
+            except OSError:  # the socket is full; or the stub has hung up, which the transport notices
+                sent = 0
+        if sent < len(data):
+            transport.write(data[sent:])
 
     async def _ask(self, question: Message) -> Message:
         """Send a message and wait for the reply. Raises LoadError, also if the stub has hung up before."""

@@ -127,6 +127,7 @@ class Connection:
     def __init__(self):
         self.responses = create_region("responses of a test")
         self.batches = []
+        self.at_once = []
         self.granted = []
         self.released = []
         self.credits = []
@@ -134,10 +135,11 @@ class Connection:
         self.flags = set()
         self.refusal = None
 
-    def infer(self, batch, requests):
+    def infer(self, batch, requests, at_once):
         if self.refusal is not None:
             raise self.refusal
         self.batches.append((batch, requests))
+        self.at_once.append(at_once)
 
     def grant(self, region):
         self.granted.append(region)
@@ -254,6 +256,17 @@ class TestPost:
         bench.post(Request(regions=["one", "two"]), Request(regions=["three"]))
         assert bench.connection.granted == ["one", "two", "three", "infer"]
 
+    def test_at_once_to_a_thread_that_is_idle(self, benches):
+        """A thread that has nothing to do begins at once; a batch behind another one may wait for the host's turn."""
+        bench = benches(concurrency=2)
+        for _ in range(3):
+            bench.post()
+        assert bench.connection.at_once == [True, True, False]
+        bench.batches.answered(result(1, EMPTY))
+        bench.batches.answered(result(2, EMPTY))
+        bench.post()
+        assert bench.connection.at_once[3:] == [True]
+
     def test_that_cannot_be_sent(self, bench):
         """A batch that does not fit a frame fails, is not with the stub, and takes no place and no serial."""
         bench.connection.refusal = LocalError("too large")
@@ -277,6 +290,26 @@ class TestPost:
         bench.connection.grant = grant
         assert "no more descriptors" in bench.post(Request(regions=["one"])).failure.message
         assert bench.connection.batches == []
+
+
+class TestResponse:
+    def test_comes_before_what_follows_from_it(self, bench):
+        """Whoever waits for a response does not wait until its memory is free and it is counted."""
+        request = bench.post()
+        seen = []
+        request.job.respond = lambda outcome, final: seen.append((request.is_free, bench.statistics.success_count))
+        bench.batches.answered(result(1, EMPTY))
+        assert seen == [(False, 0)]
+        assert request.is_free
+        assert bench.statistics.success_count == 1
+
+    def test_comes_when_there_is_room(self, bench):
+        """What a response leads to may need the place of its batch."""
+        request = bench.post()
+        capacities = []
+        request.job.respond = lambda outcome, final: capacities.append(bench.batches.capacity)
+        bench.batches.answered(result(1, EMPTY))
+        assert capacities == [bench.batches.capacity]
 
 
 class TestSenders:

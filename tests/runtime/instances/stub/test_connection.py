@@ -40,7 +40,9 @@ from pyruntime.utils.messages import (
 
 
 class Stub:
-    """The far end. `writes` is how often the host has written."""
+    """The far end. `writes` is how often the transport has written, and `unsent` what it has not sent, in bytes."""
+
+    unsent = 0
 
     def __init__(self, requests):
         self.connection = asyncio.run(self._connect(requests))
@@ -62,6 +64,10 @@ class Stub:
         """Stands for the transport's method."""
         self.writes += 1
         self._heard += self._channel.receive_data(data)
+
+    def get_write_buffer_size(self):
+        """Stands for the transport's method."""
+        return self.unsent
 
     def abort(self):
         """See asyncio.Transport."""
@@ -121,8 +127,8 @@ class TestRelease:
         stub.connection.release(64, 8)
         stub.connection.release(128, 8)
         assert stub.hear() == []
-        stub.connection.infer(1, [])
-        stub.connection.infer(2, [])
+        stub.connection.infer(1, [], at_once=False)
+        stub.connection.infer(2, [], at_once=False)
         assert stub.hear() == [Infer(1, [], [64, 128]), Infer(2, [], [])]
 
     def test_when_there_are_many(self, stub):
@@ -145,8 +151,8 @@ class TestRelease:
         """A batch that cannot be sent takes nothing with it."""
         stub.connection.release(64, 8)
         with pytest.raises(LocalError):
-            stub.connection.infer(1, [object()])
-        stub.connection.infer(1, [])
+            stub.connection.infer(1, [object()], at_once=False)
+        stub.connection.infer(1, [], at_once=False)
         assert stub.hear() == [Infer(1, [], [64])]
 
     def test_to_a_stub_that_has_ended(self, stub):
@@ -303,11 +309,63 @@ class TestFlags:
         stub.connection.set_flag(7, 1)
 
 
+class _Socket:
+    """Takes so many bytes, for the stub."""
+
+    def __init__(self, stub, room):
+        self._stub = stub
+        self._room = room
+
+    def send(self, data):
+        if not self._room:
+            raise BlockingIOError
+        self._stub._heard += self._stub._channel.receive_data(data[: self._room])
+        return min(len(data), self._room)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        """Nothing is open."""
+
+    def recv(self, size):
+        raise BlockingIOError
+
+
+class TestAtOnce:
+    @pytest.mark.parametrize(("room", "writes"), [(1000, 0), (3, 1), (0, 1)])
+    def test_past_the_transport(self, stub, room, writes):
+        """A batch goes straight into the socket; the transport sends what the socket has no room for."""
+        stub.connection._sock = _Socket(stub, room)
+        stub.connection.infer(1, [], at_once=True)
+        assert stub.hear() == [Infer(1, [], [])]
+        assert stub.writes == writes
+
+    def test_behind_what_was_sent_before(self, stub):
+        """It does not overtake what the transport has not sent."""
+        stub.connection._sock = _Socket(stub, 1000)
+        stub.unsent = 1
+        stub.connection.infer(1, [], at_once=True)
+        assert stub.hear() == [Infer(1, [], [])]
+        assert stub.writes == 1
+
+    def test_to_a_stub_that_hung_up(self, stub):
+        """It is for the transport to notice that."""
+
+        def send(data):
+            raise BrokenPipeError
+
+        stub.connection._sock = _Socket(stub, 1000)
+        stub.connection._sock.send = send
+        stub.connection.infer(1, [], at_once=True)
+        assert stub.writes == 1
+
+
 class TestInOnePiece:
     def test_what_answers_bring(self, stub):
         """Messages that are sent because of one read go out in one write."""
         connection = stub.connection
-        connection.attach({Result: lambda result: connection.infer(result.batch + 10, [])}, lambda: None)
+        connection.attach({Result: lambda result: connection.infer(result.batch + 10, [], at_once=False)}, lambda: None)
         stub.say(*[Result(number, [], [], 0, 0) for number in (1, 2, 3)])
         assert stub.hear() == [Infer(11, [], []), Infer(12, [], []), Infer(13, [], [])]
         assert stub.writes == 1
@@ -321,7 +379,7 @@ class TestInOnePiece:
     def test_up_to_nonsense(self, stub, caplog):
         """Messages before malformed data are handled, and their answers are sent."""
         connection = stub.connection
-        connection.attach({Result: lambda result: connection.infer(result.batch + 10, [])}, lambda: None)
+        connection.attach({Result: lambda result: connection.infer(result.batch + 10, [], at_once=False)}, lambda: None)
         data = stub._channel.send(Result(1, [], [], 0, 0))
         connection.data_received(data)
         connection.data_received(b"\xc1")

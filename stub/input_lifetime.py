@@ -97,25 +97,26 @@ class KeptInputs:
     """The requests whose inputs the model keeps, by serial. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._watched: Dict[int, _KeptRequest] = {}
+        # Callers only ask whether there are any.
+        self.watched: Dict[int, _KeptRequest] = {}
 
     def __len__(self) -> int:
-        return len(self._watched)
+        return len(self.watched)
 
     def find(self, batch: int, requests: List[Any]) -> Dict[int, Any]:
         """Those of `requests` that are still referenced, by serial. Pass them to `watch` after informing the host."""
         everything = sys.getrefcount(requests) > _LIST_ALONE
         held = list(range(len(requests))) if everything else still_held(requests, ALONE)
-        return {batch + index: _KeptRequest(requests[index]) for index in held}
+        return {batch + index: _KeptRequest(requests[index]) for index in held} if held else {}
 
     def watch(self, held: Dict[int, Any]) -> None:
         """Track these requests. The caller must drop its own references."""
-        self._watched.update(held)
+        self.watched.update(held)
 
     def released(self) -> List[int]:
         """Remove requests that the model no longer references, and return their serials."""
         gone = []
-        watched = self._watched
+        watched = self.watched
         for _ in range(min(LOOKS_MAX, len(watched))):
             serial = next(iter(watched), None)
             if serial is None:  # a destructor has called this meanwhile

@@ -53,11 +53,15 @@ class Link:
         """Send a message. Thread-safe and reentrant. Raises LocalError if the message is too large."""
         with self._sending:
             outbox = self._outbox
-            outbox.append(message)
             if self._in_send:
+                outbox.append(message)
                 return  # the outer call sends it
             self._in_send = True
             try:
+                if outbox:
+                    outbox.append(message)
+                else:
+                    self._sock.sendall(self._channel.send(message))
                 while outbox:
                     data = b""
                     try:

@@ -165,16 +165,22 @@ class ResponseWriter:
         size = 0
         memory = wanted.memory if type(wanted) is ClientOutputs else None
         for tensor in response._output_tensors:
-            name = tensor._name
+            name, datatype, contents = tensor._name, tensor._datatype, tensor._array
             if name not in wanted:
                 if name not in self._outputs:
                     return encode_error(
                         Code.INVALID_ARG, f"unexpected inference output '{name}' for model '{self._model_name}'"
                     )
                 continue
-            contents = tensor._encoded()
-            n = len(contents) if type(contents) is bytes else contents.nbytes
-            tensors.append((name, tensor._datatype, tensor._shape, size, n, contents))
+            if contents is None or datatype == "BYTES":
+                contents = tensor._encoded()
+            if type(contents) is bytes:
+                n = len(contents)
+            else:
+                n = contents.nbytes
+                if n <= SMALL_BYTES:
+                    contents = contents.tobytes()
+            tensors.append((name, datatype, tensor._shape, size, n, contents))
             if memory is None or name not in memory.places:
                 size += -(-n // ALIGNMENT) * ALIGNMENT
         if memory is not None and memory.places:
@@ -188,8 +194,12 @@ class ResponseWriter:
             return encode_error(Code.UNAVAILABLE, f"no room for a response of {size} bytes: {exc}")
         refs: List[TensorRef] = []
         for name, datatype, shape, at, n, contents in tensors:
-            self._copy(contents, slot + at, n)
-            refs.append((name, datatype, shape, slot + at, n, MEMORY_CPU, 0))
+            at += slot
+            if type(contents) is bytes:
+                self._map[at : at + n] = contents
+            else:
+                self._copy(contents, at, n)
+            refs.append((name, datatype, shape, at, n, MEMORY_CPU, 0))
         return OK, "", slot, refs, response._parameters
 
     def _write_placed(

@@ -186,7 +186,10 @@ class InferenceRequest:
         inputs = self._inputs
         if inputs is None:
             region = self._region
-            inputs = self._inputs = [Tensor._from_region(region, tensor) for tensor in self._tensors]
+            inputs = []
+            for tensor in self._tensors:  # faster than a comprehension
+                inputs.append(Tensor._from_region(region, tensor))
+            self._inputs = inputs
         return inputs
 
     def request_id(self) -> str:

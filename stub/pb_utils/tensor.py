@@ -121,7 +121,8 @@ class Tensor:
             )
         array = self._array
         if array is None:
-            array = self._array = self._map()
+            dtype = _DTYPES.get(self._datatype)
+            array = self._array = self._map() if dtype is None else self._view(dtype)
         return array
 
     def to_dlpack(self) -> Any:

@@ -182,7 +182,8 @@ class ServerSettings:
 
     `backend_config` maps a backend's name to its keys and values, "" to the global ones. `cache_config` maps the name
     of the response cache, if there is one, to its keys and values. `host_policies` maps a policy's name to its keys and
-    values, which C++ backends read. Restrictions are by Triton's names of APIs.
+    values, which C++ backends read. `model_load_gpu_limits` maps the number of a GPU to the fraction of its memory that
+    may be in use when a model is loaded onto it. Restrictions are by Triton's names of APIs.
     `metrics_address` None means the address of HTTP. `debug_model` is the model that runs at the server's terminal,
     with one instance and without time limits, "" for none. `max_pending_bytes` 0 means the default for the memory of
     the machine.
@@ -241,6 +242,8 @@ class ServerSettings:
     host_policies: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     limits_rate: bool = False
     rate_limit_resources: tuple[ResourceLimit, ...] = ()
+    min_supported_compute_capability: float = 6.0
+    model_load_gpu_limits: Mapping[int, float] = field(default_factory=dict)
     cache_directory: str = "/opt/tritonserver/caches"
     repoagent_directory: str = "/opt/tritonserver/repoagents"
     python_backend: PythonBackendSettings = field(default_factory=PythonBackendSettings)

@@ -126,6 +126,7 @@ def _fork(order: Order, descriptors: Dict[str, int], ours: Tuple[socket.socket, 
         os.dup2(null, 0)
         os.close(null)
         gc.enable()
+        os.environ.update(order.variables)
         run(
             order.name,
             socket.socket(fileno=descriptors["sock"]),
@@ -167,7 +168,7 @@ def _execute(order: Order, interpreter: Interpreter, descriptors: Dict[str, int]
         # Output from before the stub's own code runs is logged as well, such as why the interpreter fails.
         stdout=None if shared else output_fd,
         stderr=None if shared else output_fd,
-        env=interpreter.variables,
+        env={**interpreter.variables, **order.variables},
         pass_fds=list(descriptors.values()),
         process_group=None if shared else 0,
     )

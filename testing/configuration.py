@@ -16,10 +16,11 @@ from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.config.validate import validate
+from pyruntime.runtime.gpus.machine import MachineGpus
 from pyruntime.runtime.loaders.model_files import with_initial_states
 from pyruntime.runtime.loaders.native_options import model_location
 from pyruntime.runtime.repository.backends import OUR_BACKENDS, find_backend
-from pyruntime.runtime.repository.draft import GPUS, Draft, read_config, read_draft
+from pyruntime.runtime.repository.draft import Draft, read_config, read_draft
 from pyruntime.runtime.repository.override import parse_override
 from pyruntime.runtime.repository.scan import read_folder
 from pyruntime.runtime.settings import ServerSettings
@@ -36,7 +37,8 @@ def read_model(folder: Path, config: Mapping[str, Any] | str | None) -> Draft:
     if not folder.is_dir():
         raise LoadError(f"there is no folder of a model at '{folder}'")
     found, settings = read_folder(folder.absolute(), None), ServerSettings(())
-    return read_draft(found, settings, _override(config) or read_config(found, settings))
+    gpus = MachineGpus(settings).read()
+    return read_draft(found, settings, _override(config) or read_config(found, settings), gpus)
 
 
 def _override(config: Mapping[str, Any] | str | None) -> Config | None:
@@ -88,7 +90,7 @@ def complete(draft: Draft, model_class: Any) -> ModelSpec:
                 "object."
             )
         config = merge(config, json.loads(json.dumps(completed.as_dict())))
-    validate(config, GPUS)
+    validate(config, draft.gpus.numbers, draft.gpus.capability_min)
     return with_states(with_initial_states(model_spec(config), draft.folder.path))
 
 

@@ -37,11 +37,15 @@ class Interpreter(NamedTuple):
 
 
 class Order(NamedTuple):
-    """The stub to start: the instance's name, how its response region grows, and None for the launcher's Python."""
+    """The stub to start: the instance's name, how its response region grows, and None for the launcher's Python.
+
+    `variables` are environment variables of this stub, on top of those of its Python.
+    """
 
     name: str
     growth_bytes: int
     interpreter: Optional[Interpreter]
+    variables: Dict[str, str] = {}
 
 
 def encode_order(order: Order) -> bytes:
@@ -53,8 +57,8 @@ def encode_order(order: Order) -> bytes:
 
 def decode_order(data: bytes) -> Order:
     """The reverse of encode_order."""
-    name, growth_bytes, interpreter = msgpack.unpackb(data, unicode_errors="surrogateescape")
-    return Order(name, growth_bytes, None if interpreter is None else Interpreter(*interpreter))
+    name, growth_bytes, interpreter, variables = msgpack.unpackb(data, unicode_errors="surrogateescape")
+    return Order(name, growth_bytes, None if interpreter is None else Interpreter(*interpreter), variables)
 
 
 def encode_reply(kind: bytes, number: int) -> bytes:

@@ -23,6 +23,7 @@ from pyruntime.runtime.app.metrics import ServerMetrics
 from pyruntime.runtime.app.services import ModelServices
 from pyruntime.runtime.app.state import VERSION, LentConnections, ServerState
 from pyruntime.runtime.caching.factory import create_cache
+from pyruntime.runtime.gpus.machine import MachineGpus
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.instances.stub.launch import close_launcher
@@ -148,7 +149,8 @@ class Server:
         self._agents = RepositoryAgents(native, settings.repoagent_directory, tasks)
         directories = [settings.backend_directory, OUR_BACKENDS] if settings.backend_directory else [OUR_BACKENDS]
         loader = create_loader(settings, directories, tasks, live.lost, services, native, self._cache, table.resolve)
-        control = ModelControl(settings, table, live, loader, tasks, self._agents)
+        gpus = MachineGpus(settings)
+        control = ModelControl(settings, table, live, loader, tasks, self._agents, gpus.read)
         self.state = ServerState(
             settings, tasks, table, control, metrics, tracer, log_settings, log_tail, lent, native.settle, reports
         )
@@ -238,7 +240,7 @@ class Server:
         cmdline = {
             "auto-complete-config": str(settings.auto_complete_config).lower(),
             "backend-directory": settings.backend_directory or OUR_BACKENDS,
-            "min-compute-capability": "6.000000",
+            "min-compute-capability": f"{settings.min_supported_compute_capability:f}",
             "default-max-batch-size": str(settings.python_backend.default_max_batch_size),
         }
         backends = {("python", OUR_BACKENDS)} | self.state.control.backends

@@ -260,10 +260,16 @@ RESOURCES = Group(
         _no_op("pinned-memory-pool-byte-size", INT, "268435456", "Bytes of pinned memory.", _DEVICE),
         _no_op("cuda-memory-pool-byte-size", REPEATABLE, "", "<device>:<bytes> of CUDA memory.", _DEVICE),
         _no_op("cuda-virtual-address-size", REPEATABLE, "", "<device>:<bytes> of address space.", _DEVICE),
-        _no_op("min-supported-compute-capability", FLOAT, "6.0", "GPUs below it are not used.", _DEVICE),
+        _works(
+            "min-supported-compute-capability",
+            FLOAT,
+            "6.0",
+            "Instances are on no GPUs below it.",
+            "min_supported_compute_capability",
+        ),
         _no_op("buffer-manager-thread-count", INT, "0", "Threads that copy tensors.", "tensors are not copied"),
         _works("host-policy", SETTING, "", "<policy>,<key>=<value>: where C++ backends are told to be."),
-        _no_op("model-load-gpu-limit", REPEATABLE, "", "<device>:<fraction> that models may fill.", _DEVICE),
+        _works("model-load-gpu-limit", REPEATABLE, "", "<device>:<fraction> of its memory in use: load nothing more."),
         _works("allow-client-shm", BOOL, "false", "Clients may pass tensors in shared memory.", "allow_client_shm"),
     ),
 )

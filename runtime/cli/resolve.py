@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pyruntime.runtime.cli.gpu_limits import read_gpu_limits
 from pyruntime.runtime.cli.metrics_config import read_metrics_config
 from pyruntime.runtime.cli.options import OPTIONS, Kind
 from pyruntime.runtime.cli.parse import Value, convert, did_you_mean
@@ -80,6 +81,9 @@ def resolve(values: Mapping[str, Value]) -> tuple[ServerSettings, list[str]]:
     resources = values.get("rate-limit-resource", [])
     assert isinstance(resources, list)
     fields["rate_limit_resources"] = read_rate_limit_resources(resources)
+    limits = values.get("model-load-gpu-limit", [])
+    assert isinstance(limits, list)
+    fields["model_load_gpu_limits"] = read_gpu_limits(limits)
     fields["host_policies"] = _host_policies(values.get("host-policy", []))
     fields["python_backend"] = _python_backend(backend_config, warnings)
     return ServerSettings(**fields), warnings

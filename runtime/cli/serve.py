@@ -8,6 +8,7 @@ It imports typer, rich, yaml and numpy only if needed, to start fast; see `cli/_
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -71,6 +72,8 @@ def _serve(settings: ServerSettings) -> int:
     # Before the import of the server: the launcher imports numpy on another core meanwhile.
     from pyruntime.runtime.instances.stub.launch import start_launcher
 
+    # With CUDA's own default the fastest GPU is number 0, and the order of the others is undefined.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     start_launcher(raise_limit())
     from pyruntime.runtime.app.server import serve
     from pyruntime.runtime.frontends.listeners import Listeners

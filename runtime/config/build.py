@@ -67,6 +67,7 @@ def _instances(group: Config) -> list[InstanceSpec]:
     settings.CopyFrom(group)
     settings.ClearField("name")
     settings.ClearField("count")
+    settings.ClearField("gpus")  # each instance has one of them
     alike = settings.SerializeToString(deterministic=True)
     needs, priority = resource_needs(group.rate_limiter), group.rate_limiter.priority
     return [

@@ -29,8 +29,17 @@ _TWO_INSTANCES_ON_CPU = frozenset({"onnxruntime", "tensorflow"})
 SEQUENCE_IDLE_US_DEFAULT = 1_000_000
 
 
-def normalize(config: Config, *, directory_name: str, files: Collection[str], gpus: Sequence[int]) -> Config:
+def normalize(
+    config: Config,
+    *,
+    directory_name: str,
+    files: Collection[str],
+    gpus: Sequence[int],
+    placed: Sequence[int] | None = None,
+) -> Config:
     """A copy of `config` with the defaults filled in; `gpus` are the ids of the GPUs of this host.
+
+    `placed` are those for instance groups that name none, by default all of them.
 
     `files` are the names in the folder of a version, those of folders with a slash: see `backends`.
     Raises LoadError if the configuration names another model than its directory, or if the backend is unknown.
@@ -43,7 +52,7 @@ def normalize(config: Config, *, directory_name: str, files: Collection[str], gp
     _fill_schedulers(normalized)
     if normalized.platform != ENSEMBLE_PLATFORM:
         _fill_optimization(normalized.optimization)
-        _fill_instance_groups(normalized, gpus)
+        _fill_instance_groups(normalized, gpus, gpus if placed is None else placed)
     return normalized
 
 
@@ -107,15 +116,15 @@ def _fill_optimization(optimization: Config) -> None:
         optimization.output_pinned_memory.enable = True
 
 
-def _fill_instance_groups(config: Config, gpus: Sequence[int]) -> None:
+def _fill_instance_groups(config: Config, gpus: Sequence[int], placed: Sequence[int]) -> None:
     if not config.instance_group:
         config.instance_group.add(name=config.name)
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
         if group.kind == group.KIND_AUTO:
-            # A group that lists GPUs is for GPUs even on a host without any: `validate` then reports the error.
-            group.kind = group.KIND_GPU if gpus or group.gpus else group.KIND_CPU
+            # As in Triton, a group that lists a GPU which is not there is for the CPU: `validate` then refuses it.
+            group.kind = group.KIND_GPU if gpus and set(group.gpus).issubset(gpus) else group.KIND_CPU
         if group.kind == group.KIND_GPU and not group.gpus:
-            group.gpus.extend(gpus)
+            group.gpus.extend(placed)
         if group.count < 1:
             group.count = default_instance_count(config.backend, group)

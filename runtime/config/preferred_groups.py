@@ -24,11 +24,15 @@ def with_groups_of(config: Config, other: Config) -> Config:
 
 
 def with_preferred_groups(
-    config: Config, groups: Sequence[tuple[int, int, Sequence[int]]], gpus: Sequence[int]
+    config: Config,
+    groups: Sequence[tuple[int, int, Sequence[int]]],
+    gpus: Sequence[int],
+    placed: Sequence[int] | None = None,
 ) -> Config:
     """A copy of `config`, normalised, with the first of a backend's preferred `groups` that this host can satisfy.
 
-    A group is a tuple of its kind, its number of instances (0: the default) and its GPUs (empty: all).
+    A group is a tuple of its kind, its number of instances (0: the default) and its GPUs (empty: those of `placed`, by
+    default all).
     """
     chosen = next(
         (each for each in groups if each[0] != _GPU or (gpus and set(each[2]).issubset(gpus))),
@@ -46,5 +50,5 @@ def with_preferred_groups(
     group.count = count or default_instance_count(config.backend, group)
     del group.gpus[:]
     if group.kind == group.KIND_GPU:
-        group.gpus.extend(devices or gpus)
+        group.gpus.extend(devices or (gpus if placed is None else placed))
     return changed

@@ -43,20 +43,22 @@ def validate_instances(config: Config) -> None:
     validate_sequence_batching(config)
 
 
-def validate_devices(config: Config, gpus: Sequence[int]) -> None:
+def validate_devices(config: Config, gpus: Sequence[int], capability_min: float = 6.0) -> None:
     """Check the devices of instances before a stub starts. Raises ConfigError if this host lacks one of them.
+
+    `gpus` are those with at least the compute capability `capability_min`.
 
     It is apart from `validate_instances` because, as in Triton, this error belongs to each version of the model, and
     the errors of `validate_instances` to the model as a whole.
     """
     for group in config.instance_group:
-        _check_gpus(f"instance group {group.name} of model {config.name}", group, gpus)
+        _check_gpus(f"instance group {group.name} of model {config.name}", group, gpus, capability_min)
 
 
-def validate(config: Config, gpus: Sequence[int]) -> None:
-    """Raise ConfigError for the first error in `config`, normalised and complete, on a host with `gpus`."""
+def validate(config: Config, gpus: Sequence[int], capability_min: float = 6.0) -> None:
+    """Raise ConfigError for the first error in `config`, normalised and complete. For `gpus` see validate_devices."""
     validate_instances(config)
-    validate_devices(config, gpus)
+    validate_devices(config, gpus, capability_min)
     _check_tensors(config)
     validate_batch_tensors(config)
     _check_max_batch_size(config)
@@ -214,11 +216,11 @@ def _check_stub_name(name: str) -> None:
         raise ConfigError("Invalid stub name: contains invalid characters")
 
 
-def _check_gpus(subject: str, group: Config, gpus: Sequence[int]) -> None:
+def _check_gpus(subject: str, group: Config, gpus: Sequence[int], capability_min: float) -> None:
     if group.kind not in group.Kind.values():
         raise ConfigError(f"{subject} has an unknown kind, {group.kind}")
-    if group.kind == group.KIND_CPU and group.gpus:
-        raise ConfigError(f"{subject} has kind KIND_CPU but specifies one or more GPUs")
+    if group.kind in (group.KIND_CPU, group.KIND_MODEL) and group.gpus:
+        raise ConfigError(f"{subject} has kind {group.Kind.Name(group.kind)} but specifies one or more GPUs")
     if group.kind != group.KIND_GPU:
         return
     if not group.gpus:
@@ -227,5 +229,5 @@ def _check_gpus(subject: str, group: Config, gpus: Sequence[int]) -> None:
         if gpu not in gpus:
             raise ConfigError(
                 f"{subject} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required "
-                f"CUDA compute compatibility of 6.000000 are: {', '.join(map(str, gpus))}"
+                f"CUDA compute compatibility of {capability_min:f} are: {', '.join(map(str, gpus))}"
             )

@@ -25,7 +25,7 @@ from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.loaders.python import PythonLoader
 from pyruntime.runtime.loaders.version_loader import VersionFactory, VersionLoader, final_config
 from pyruntime.runtime.repository.backends import Backend, BackendKind, find_backend
-from pyruntime.runtime.repository.draft import GPUS, Draft
+from pyruntime.runtime.repository.draft import Draft
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import Code, LoadError, OutOfMemoryError
 
@@ -178,7 +178,7 @@ class ModelLoader:
             raise
 
     async def _load_version(self, draft: Draft, version: int, completed: asyncio.Future[Config]) -> ModelVersion:
-        validate_devices(draft.config, GPUS)
+        _check_devices(draft)
         backend = self.backend_of(draft, version)
         begun = time.monotonic()
         async with AsyncExitStack() as undo:
@@ -188,13 +188,18 @@ class ModelLoader:
         return model
 
     async def _regroup(self, draft: Draft, model: ModelVersion, config: Config) -> Exchange:
-        validate_devices(draft.config, GPUS)
+        _check_devices(draft)
         backend = self.backend_of(draft, model.version)
-        final_config(config, is_native=backend.kind == "native")
+        final_config(config, draft.gpus, is_native=backend.kind == "native")
         async with AsyncExitStack() as undo:
             exchange = await self._loader_of(backend.kind).regroup(draft, model, backend, config, undo)
             undo.pop_all()
         return exchange
+
+
+def _check_devices(draft: Draft) -> None:
+    """Raise LoadError if the instances of a model cannot be on the devices that its configuration says."""
+    validate_devices(draft.config, draft.gpus.numbers, draft.gpus.capability_min)
 
 
 def _load_error(exc: BaseException) -> LoadError:

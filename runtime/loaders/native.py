@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +23,7 @@ from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
 from pyruntime.runtime.execution.executor import WarmUp
+from pyruntime.runtime.gpus.visibility import check_sight_of_server
 from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
 from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.instances.native.instance import NativeInstance
@@ -44,7 +45,7 @@ from pyruntime.runtime.loaders.warmup import warm_up_of
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import MemoryUsage
 from pyruntime.runtime.repository.backends import Backend
-from pyruntime.runtime.repository.draft import GPUS, Draft
+from pyruntime.runtime.repository.draft import Draft
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import Code, LoadError
 
@@ -99,6 +100,7 @@ class NativeLoader:
         self._served[made] = served
         resources.callback(self._served.pop, made)
         warm_up = warm_up_of(made, draft.folder.path, self._factory.grants)
+        _check_gpus(draft, spec.name, spec.instances)
         groups = zip(spec.instances, _groups(config), strict=True)
         served.instances = [self._instance(made, spec, model, *each, warm_up) for each in groups]
         limit(self._factory.grants, made, served.instances, spec.instances, undo)
@@ -110,7 +112,7 @@ class NativeLoader:
         config = with_groups_of(config, draft.config)
         if not draft.default_instances:
             return config
-        return with_preferred_groups(config, self._served[model].library.preferred_groups, GPUS)
+        return _with_preferred_groups(draft, config, self._served[model].library)
 
     async def regroup(
         self, draft: Draft, model: ModelVersion, backend: Backend, config: Config, undo: AsyncExitStack
@@ -121,13 +123,14 @@ class NativeLoader:
         places = regroup([each for each in served.instances if each in model.instances], wanted)
         spec = regrouped_spec(model, config, {each.name: name for each, (name, _) in zip(wanted, places, strict=True)})
         warm_up = warm_up_of(model, draft.folder.path, self._factory.grants)
+        lacking = [each for each, (_, stays) in zip(spec.instances, places, strict=True) if stays is None]
+        _check_gpus(draft, spec.name, lacking)
         instances = [
             stays or self._instance(model, spec, served.model, instance, group, warm_up)
             for (_, stays), instance, group in zip(places, spec.instances, _groups(config), strict=True)
         ]
         new = [each for each in instances if each not in served.instances]
-        of_new = [each for each, made in zip(spec.instances, instances, strict=True) if made in new]
-        limit(self._factory.grants, model, new, of_new, undo)
+        limit(self._factory.grants, model, new, lacking, undo)
         await _start(new, undo, at_once=served.library.parallel_loading)
 
         def configure() -> None:
@@ -158,7 +161,7 @@ class NativeLoader:
         leads = version == draft.newest and not completed.done()
         config = draft.config if leads else await asyncio.shield(completed)
         if leads and draft.default_instances:
-            config = with_preferred_groups(config, library.preferred_groups, GPUS)
+            config = _with_preferred_groups(draft, config, library)
         completion = Completion(config)
         model: _triton.Model = self._host.native.Model(
             library,
@@ -173,7 +176,7 @@ class NativeLoader:
         await self._host.threads.run(partial(model.initialize, completion), undo=model.finalize)
         resources.push_async_callback(self._end, model.finalize)
         if leads:
-            config = final_config(_provided(draft, completion), is_native=True)
+            config = final_config(_provided(draft, completion), draft.gpus, is_native=True)
             completed.set_result(config)
         spec = model_spec(config)
         model.configure(spec.json.decode(), *facts(spec))
@@ -243,6 +246,17 @@ def _provided(draft: Draft, completion: Completion) -> Config:
             Code.NOT_FOUND,
         )
     return config
+
+
+def _check_gpus(draft: Draft, model: str, instances: Sequence[InstanceSpec]) -> None:
+    """Raise LoadError for new instances on GPUs that are full, or that this process cannot use."""
+    draft.gpus.check_limits(instances)
+    check_sight_of_server(model, instances, draft.gpus)
+
+
+def _with_preferred_groups(draft: Draft, config: Config, library: _triton.Backend) -> Config:
+    """`config` with the instance group that a backend prefers, for a model that configures none."""
+    return with_preferred_groups(config, library.preferred_groups, draft.gpus.numbers, draft.placement.numbers)
 
 
 def _host_policy(instance: InstanceSpec, group: Config, policies: Mapping[str, Mapping[str, str]]) -> str:

@@ -24,7 +24,7 @@ def command_line(settings: ServerSettings, backend_directory: str, backend: str)
     cmdline = {
         "auto-complete-config": str(settings.auto_complete_config).lower(),
         "backend-directory": backend_directory,
-        "min-compute-capability": "6.000000",
+        "min-compute-capability": f"{settings.min_supported_compute_capability:f}",
         "default-max-batch-size": str(settings.python_backend.default_max_batch_size),
     }
     for name in ("", backend):

@@ -25,9 +25,10 @@ from pyruntime.runtime.config.autocomplete import complete
 from pyruntime.runtime.config.preferred_groups import with_groups_of
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
-from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
 from pyruntime.runtime.environments.environment import Environment, StubPython
 from pyruntime.runtime.execution.executor import Executor
+from pyruntime.runtime.gpus.visibility import sight_of
 from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
 from pyruntime.runtime.instances.model_server import ModelServer
 from pyruntime.runtime.instances.stub.connection import StubConnection
@@ -94,14 +95,15 @@ class PythonLoader:
         undo.push_async_callback(_kill, connections)
         location = self._location(draft, version, backend)
         environment = await self._environment(draft, location)
-        await self._open_stubs(draft.processes, memory, environment, connections)
+        draft.gpus.check_limits(draft.identity.instances)
+        await self._open_stubs(draft, draft.processes, memory, environment, connections)
         if not completed.done() and version == draft.newest:
             leader = connections[draft.processes[0].instance.name]
-            completed.set_result(await self._complete(draft, location, leader))
+            completed.set_result(await self._complete(draft, _of_instance(location, draft.processes[0]), leader))
         spec = with_initial_states(final_spec(draft, await asyncio.shield(completed)), draft.folder.path)
         spec = await _with_placed_states(spec, memory)
         model = self._factory.version(spec, version, memory, memory_usage=lambda: _reported(model.instances))
-        instances = self._instances(model, spec, draft.processes, location, environment)
+        instances = self._instances(draft, model, spec, draft.processes, location, environment)
         limit(self._factory.grants, model, instances, [each.instance for each in draft.processes], undo)
         await _start(instances, connections, undo)
         return model, instances
@@ -125,8 +127,9 @@ class PythonLoader:
         environment = await self._environment(draft, location) if lacking else None
         connections: dict[str, StubConnection] = {}
         undo.push_async_callback(_kill, connections)
-        await self._open_stubs(lacking, model.memory, environment, connections)
-        new = self._instances(model, spec, lacking, location, environment)
+        draft.gpus.check_limits(process.instance for process in lacking)
+        await self._open_stubs(draft, lacking, model.memory, environment, connections)
+        new = self._instances(draft, model, spec, lacking, location, environment)
         limit(self._factory.grants, model, new, [each.instance for each in lacking], undo)
         await _start(new, connections, undo)
         started = iter(new)
@@ -154,6 +157,7 @@ class PythonLoader:
 
     async def _open_stubs(
         self,
+        draft: Draft,
         processes: Sequence[InstanceProcess],
         memory: RequestMemory,
         environment: StubPython,
@@ -162,10 +166,13 @@ class PythonLoader:
         """Start all stubs in parallel. Each is added to `connections`, by its instance's name, as soon as it runs."""
         growth = self._settings.python_backend.shm_growth_byte_size
 
-        async def open_stub(name: str) -> None:
-            connections[name] = await _patiently(partial(StubConnection.open, name, memory, growth, environment))
+        async def open_stub(instance: InstanceSpec) -> None:
+            variables = sight_of(instance, draft.identity, draft.gpus).variables
+            connections[instance.name] = await _patiently(
+                partial(StubConnection.open, instance.name, memory, growth, environment, variables)
+            )
 
-        await _all(open_stub(process.instance.name) for process in processes)
+        await _all(open_stub(process.instance) for process in processes)
 
     async def _complete(self, draft: Draft, location: dict[str, str], stub: StubConnection) -> Config:
         """The final configuration, completed by the model itself. Raises LoadError."""
@@ -174,7 +181,7 @@ class PythonLoader:
             returned = await stub.complete(location, render(config).decode())
             if returned:
                 config = complete(config, orjson.loads(returned))
-        config = final_config(config)
+        config = final_config(config, draft.gpus)
         if not config.input and not config.output:
             _LOG.warning(
                 "model '%s' has no inputs and no outputs, so that clients cannot use it: declare them in config.pbtxt, "
@@ -185,6 +192,7 @@ class PythonLoader:
 
     def _instances(
         self,
+        draft: Draft,
         model: ModelVersion,
         spec: ModelSpec,
         processes: Sequence[InstanceProcess],
@@ -197,11 +205,12 @@ class PythonLoader:
         instances = []
         for process in processes:
             instance = process.instance
+            sight = sight_of(instance, draft.identity, draft.gpus)
             args = {
                 "model_config": spec.json.decode(),
                 "model_instance_kind": instance.kind,
                 "model_instance_name": instance.name,
-                "model_instance_device_id": str(instance.device_id),
+                "model_instance_device_id": str(sight.device_id),
                 "model_repository": location["model_dir"],
                 "model_version": str(model.version),
                 "model_name": spec.name,
@@ -210,7 +219,7 @@ class PythonLoader:
                 instance.name,
                 spec,
                 model.version,
-                location,
+                _of_instance(location, process),
                 args,
                 model.memory,
                 self._settings.python_backend.shm_growth_byte_size,
@@ -221,6 +230,7 @@ class PythonLoader:
                 warm_up,
                 process.signature,
                 grants is not None and bool(instance.needs),
+                sight.variables,
             )
             instances.append(PythonInstance(plan, model.scheduler, self._tasks))
         return instances
@@ -231,6 +241,12 @@ def _reported(instances: Iterable[Executor]) -> Iterable[MemoryUsage]:
     for instance in instances:
         if isinstance(instance, PythonInstance):
             yield from instance.memory_usage
+
+
+def _of_instance(location: dict[str, str], process: InstanceProcess) -> dict[str, str]:
+    """The location of a model for the stub of one of its instances."""
+    instance = process.instance
+    return location | {"gpu": str(instance.device_id)} if instance.kind == "GPU" else location
 
 
 async def _with_placed_states(spec: ModelSpec, memory: RequestMemory) -> ModelSpec:

@@ -19,13 +19,14 @@ from pyruntime.runtime.config.unsupported import unsupported_features
 from pyruntime.runtime.config.validate import validate
 from pyruntime.runtime.execution.executor import Executor
 from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.gpus.available import NO_GPUS, AvailableGpus
 from pyruntime.runtime.inference.model_version import Exchange, ModelVersion, nothing_to_finalize
 from pyruntime.runtime.loaders.model_files import read_labels
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.model_families import new_statistics
 from pyruntime.runtime.observe.statistics import MemoryUsage
 from pyruntime.runtime.repository.backends import Backend
-from pyruntime.runtime.repository.draft import GPUS, Draft
+from pyruntime.runtime.repository.draft import Draft
 from pyruntime.runtime.scheduling.batcher import Strategy
 from pyruntime.runtime.scheduling.resource_grants import ResourceGrants
 from pyruntime.runtime.settings import ServerSettings
@@ -123,9 +124,9 @@ def nothing_to_configure() -> None:
     """Configure nothing: a stub has got its configuration with its start, and an ensemble has no instance groups."""
 
 
-def final_config(config: Config, *, is_native: bool = False) -> Config:
+def final_config(config: Config, gpus: AvailableGpus = NO_GPUS, *, is_native: bool = False) -> Config:
     """`config`, which the model's own code has completed. Raises LoadError if it is not valid."""
-    validate(config, GPUS)
+    validate(config, gpus.numbers, gpus.capability_min)
     for sentence in unsupported_features(config, is_native=is_native):
         _LOG.warning("%s", sentence)
     return config

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.gpus.available import AvailableGpus
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.repository.agents import RepositoryAgents
 from pyruntime.runtime.repository.dependencies import Dependencies
@@ -36,7 +37,7 @@ NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enable
 
 
 class ModelControl:
-    """See the module."""
+    """See the module. For `read_gpus` see ModelLoads."""
 
     def __init__(
         self,
@@ -46,13 +47,16 @@ class ModelControl:
         loader: DescribingLoader,
         tasks: asyncio.TaskGroup,
         agents: RepositoryAgents,
+        read_gpus: Callable[[], AvailableGpus] = AvailableGpus,
     ) -> None:
         self._settings = settings
         self._table = table
         self._live = live
         self._waits = LoadWaits(settings.model_load_thread_count)
         self._dependencies = Dependencies()
-        self._loads = ModelLoads(settings, table, live, loader, tasks, agents, self._waits, self._dependencies)
+        self._loads = ModelLoads(
+            settings, table, live, loader, tasks, agents, self._waits, self._dependencies, read_gpus
+        )
 
     def __repr__(self) -> str:
         return f"<ModelControl [{len(self._loads)} requests, {self._live!r}]>"

@@ -20,6 +20,8 @@ from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.config.validate import validate, validate_instances
+from pyruntime.runtime.gpus.available import NO_GPUS, AvailableGpus
+from pyruntime.runtime.gpus.placement import NO_PLACEMENT, Placement, place
 from pyruntime.runtime.repository.instance_mode import InstanceProcess, instance_processes
 from pyruntime.runtime.repository.scan import ModelFolder
 from pyruntime.runtime.repository.versions import VersionPolicy, select_versions
@@ -28,8 +30,6 @@ from pyruntime.utils.errors import LoadError
 
 # The most names in a hint.
 NAMES_MAX = 20
-# The GPUs that a model may name. None yet: Python models use the machine's GPUs through their framework.
-GPUS: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,9 @@ class Draft:
     missing: dict[int, str]
     # The configuration sets no instances, so a backend may choose their number.
     default_instances: bool = False
+    # The GPUs that the configuration was checked against, and the choice among them for groups that name none.
+    gpus: AvailableGpus = NO_GPUS
+    placement: Placement = NO_PLACEMENT
 
     @property
     def newest(self) -> int:
@@ -51,17 +54,33 @@ class Draft:
         return self.versions[-1]
 
 
-def read_draft(folder: ModelFolder, settings: ServerSettings, config: Config) -> Draft:
-    """Normalise a model's configuration, and find the versions to load. Raises LoadError."""
+def read_draft(
+    folder: ModelFolder,
+    settings: ServerSettings,
+    config: Config,
+    gpus: AvailableGpus = NO_GPUS,
+    kept_gpus: Sequence[int] = (),
+) -> Draft:
+    """Normalise a model's configuration, and find the versions to load. Raises LoadError.
+
+    `kept_gpus` are those that the model has instances on already.
+    """
     if folder.problem:
         raise LoadError(folder.problem)
     selection = select_versions(VersionPolicy.from_config(config), map(str, folder.version_dirs), folder.name)
     if selection.problem:
         raise LoadError(selection.problem)
     default_instances = not config.instance_group
-    config = normalize(config, directory_name=folder.name, files=_version_files(folder), gpus=GPUS)
+    placement = place(folder.name, gpus, kept_gpus)
+    config = normalize(
+        config,
+        directory_name=folder.name,
+        files=_version_files(folder),
+        gpus=gpus.numbers,
+        placed=placement.numbers,
+    )
     if config.HasField("ensemble_scheduling"):
-        validate(config, GPUS)  # nothing completes it
+        validate(config, gpus.numbers, gpus.capability_min)  # nothing completes it
     else:
         validate_instances(config)
     identity = type(config)()
@@ -72,7 +91,7 @@ def read_draft(folder: ModelFolder, settings: ServerSettings, config: Config) ->
     processes, versions = instance_processes(spec), selection.versions
     if folder.name == settings.debug_model:
         processes, versions = only_process(processes), only_version(versions)
-    return Draft(folder, config, spec, processes, versions, selection.missing, default_instances)
+    return Draft(folder, config, spec, processes, versions, selection.missing, default_instances, gpus, placement)
 
 
 def read_config(folder: ModelFolder, settings: ServerSettings) -> Config:

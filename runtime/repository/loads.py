@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from pyruntime.runtime.gpus.available import AvailableGpus
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.repository.agents import RepositoryAgents
 from pyruntime.runtime.repository.backends import Backend
@@ -55,7 +56,10 @@ class _Model:
 
 
 class ModelLoads:
-    """See the module. `backends` are (name, path) of all backends of models so far, except the Python backend."""
+    """See the module. `backends` are (name, path) of all backends of models so far, except the Python backend.
+
+    `read_gpus` reads the GPUs of the machine; it blocks.
+    """
 
     def __init__(
         self,
@@ -67,6 +71,7 @@ class ModelLoads:
         agents: RepositoryAgents,
         waits: LoadWaits,
         dependencies: Dependencies,
+        read_gpus: Callable[[], AvailableGpus] = AvailableGpus,
     ) -> None:
         self.backends: set[tuple[str, str]] = set()  # see the class
         self.is_closed = False
@@ -78,6 +83,7 @@ class ModelLoads:
         self._agents = agents
         self._waits = waits
         self._dependencies = dependencies
+        self._read_gpus = read_gpus
         # The models of the start, which their ensembles do not load once more.
         self._starting: set[str] = set()
         # The ensembles that wait for the loads of their steps.
@@ -194,7 +200,7 @@ class ModelLoads:
                 failures = await self._load_by_agents(model, sight, folder, begun)
             else:
                 model.served.seen = None
-                found = await self._with_steps(name, await asyncio.to_thread(read, sight, self._settings))
+                found = await self._with_steps(name, await self._read(sight))
                 failures = await self._update_to(found, folder).run(model.served, begun)
         finally:
             if folder is not None:
@@ -216,8 +222,7 @@ class ModelLoads:
         chain = await self._agents.load(name, sight.folder.path, sight.config, folder)
         update: ModelUpdate | None = None
         try:
-            found = await asyncio.to_thread(lambda: read(sight.relocated(chain.location), self._settings))
-            found = await self._with_steps(name, found)
+            found = await self._with_steps(name, await self._read(sight.relocated(chain.location)))
             update = self._update_to(found.of_load(chain.number), chain)
             failures = await update.run(served, begun)
         finally:
@@ -226,6 +231,12 @@ class ModelLoads:
         if not failures:
             served.seen = fingerprint
         return failures
+
+    async def _read(self, sight: Sight) -> Found:
+        """See request.read."""
+        served = [instance for model in self._served(sight.folder.name) for instance in model.spec.instances]
+        kept = [instance.device_id for instance in served if instance.kind == "GPU"]
+        return await asyncio.to_thread(lambda: read(sight, self._settings, self._read_gpus(), kept))
 
     def _update_to(self, found: Found, source: Source | None) -> ModelUpdate:
         self._note_backends(found.draft)

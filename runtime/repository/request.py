@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyruntime.runtime.config.ensembles import EnsembleError
 from pyruntime.runtime.config.positions import line_of
 from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.gpus.available import NO_GPUS, AvailableGpus
 from pyruntime.runtime.repository.draft import Draft, read_config, read_draft
 from pyruntime.runtime.repository.fingerprint import Fingerprint, config_stamp, fingerprints
 from pyruntime.runtime.repository.override_folder import OverrideFolder
@@ -109,11 +110,11 @@ def look(
     return Sight(folder, config, None if files is not None else override)
 
 
-def read(sight: Sight, settings: ServerSettings) -> Found:
-    """The model as it is to be loaded. Raises LoadError if it is invalid."""
+def read(sight: Sight, settings: ServerSettings, gpus: AvailableGpus = NO_GPUS, kept_gpus: Sequence[int] = ()) -> Found:
+    """The model as it is to be loaded. For `gpus` see read_draft. Raises LoadError if it is invalid."""
     source = _source_of(sight)
     try:
-        draft = read_draft(sight.folder, settings, sight.config)
+        draft = read_draft(sight.folder, settings, sight.config, gpus, kept_gpus)
     except EnsembleError as exc:
         raise exc if source is None else source.located(exc) from exc
     loaded_from = {}

@@ -60,6 +60,7 @@ CREDIT_BYTES_WAITING_MAX = 16 << 20
 # The sequences that one message tells a model to drop, and the characters of their ids: a quarter of a frame of UTF-8.
 DROPPED_MAX = 1000
 DROPPED_CHARS_MAX = 1 << 20
+_NO_VARIABLES: Mapping[str, str] = {}
 _LISTENING = (State.LOADING, State.SERVING, State.STOPPING)
 # A grant on the grants socket: the region's number, little-endian, together with its descriptor.
 GRANT_BYTES = 8
@@ -115,16 +116,22 @@ class StubConnection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, name: str, memory: RequestMemory, growth_bytes: int, environment: StubPython = None
+        cls,
+        name: str,
+        memory: RequestMemory,
+        growth_bytes: int,
+        environment: StubPython = None,
+        variables: Mapping[str, str] = _NO_VARIABLES,
     ) -> StubConnection:
         """Start a stub and wait for its Hello. Raises LoadError if it dies first, or has another version.
 
         LaunchError and OutOfMemoryError say that the server lacks what a process needs, and may have it later.
-        `environment` is the Python to start it with, None for the host's. Cancelling it kills the stub.
+        `environment` is the Python to start it with, None for the host's; `variables` are environment variables on top
+        of its own. Cancelling it kills the stub.
         """
         connection = cls(name, memory.region)
         try:
-            await connection._start(growth_bytes, environment)
+            await connection._start(growth_bytes, environment, variables)
             hello = await connection._reply()
             if not isinstance(hello, Hello) or hello.protocol != PROTOCOL_VERSION:
                 raise LoadError(f"the stub of {name} speaks another protocol than version {PROTOCOL_VERSION}: {hello}")
@@ -140,7 +147,7 @@ class StubConnection(asyncio.Protocol):
             raise
         return connection
 
-    async def _start(self, growth_bytes: int, environment: StubPython) -> None:
+    async def _start(self, growth_bytes: int, environment: StubPython, variables: Mapping[str, str]) -> None:
         """Create the sockets, the pipe and the process at their other ends. Raises OSError."""
         with ExitStack() as ours:
             our_sock, their_sock = socket.socketpair()
@@ -159,6 +166,7 @@ class StubConnection(asyncio.Protocol):
                         self._requests.fileno(),
                         self.responses.fileno(),
                         growth_bytes,
+                        variables,
                     )
                     self._process = await launch_stub(handover, environment)
                 finally:

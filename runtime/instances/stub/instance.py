@@ -257,7 +257,9 @@ class PythonInstance:
     async def _restart_now(self) -> None:
         spec = self._spec
         try:
-            connection = await StubConnection.open(spec.name, spec.memory, spec.growth_bytes, spec.environment)
+            connection = await StubConnection.open(
+                spec.name, spec.memory, spec.growth_bytes, spec.environment, spec.variables
+            )
         except (LaunchError, OutOfMemoryError) as exc:
             _LOG.warning("%s: cannot be started now: %s", self.name, exc)
             self._handle(Postponed())

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.environments.environment import StubPython
@@ -21,7 +21,8 @@ class StubInstanceSpec:
 
     `concurrency` is how many threads of the process execute; `environment` is the Python that the model wants instead
     of the host's; `warm_up` is what it does before it is ready, in each life of its process. With `is_limited` it
-    executes only when it is granted resources.
+    executes only when it is granted resources. `variables` are environment variables of its process, on top of those of
+    its Python.
     """
 
     name: str
@@ -38,3 +39,4 @@ class StubInstanceSpec:
     warm_up: WarmUp | None = None
     signature: Hashable = ()
     is_limited: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)

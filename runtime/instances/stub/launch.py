@@ -19,6 +19,7 @@ import resource
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
@@ -48,7 +49,10 @@ _UNKNOWN_EXIT = ProcessExit(-9)
 
 
 class Handover(NamedTuple):
-    """The properties of a stub: its name, descriptors that are copied for it, and the growth of its response region."""
+    """The properties of a stub: its name, descriptors that are copied for it, and the growth of its response region.
+
+    `variables` are environment variables on top of those of its Python.
+    """
 
     name: str
     sock: socket.socket
@@ -57,6 +61,7 @@ class Handover(NamedTuple):
     requests_fd: int
     responses_fd: int
     growth_bytes: int
+    variables: Mapping[str, str] = {}
 
 
 class StubProcess:
@@ -213,7 +218,7 @@ def _order(handover: Handover, environment: StubPython) -> Order:
     if isinstance(environment, Environment):
         variables = dict(environment.variables)
         interpreter = Interpreter(environment.interpreter, variables, environment.at_terminal)
-    return Order(handover.name, handover.growth_bytes, interpreter)
+    return Order(handover.name, handover.growth_bytes, interpreter, dict(handover.variables))
 
 
 def _descriptors(handover: Handover) -> list[int]:

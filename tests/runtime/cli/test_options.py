@@ -128,6 +128,8 @@ EFFECTS = {
     "model-load-retry-count": ("2", [], {"model_load_retry_count": 2}),
     "rate-limit": ("Execution_Count", [], {"limits_rate": True}),
     "rate-limit-resource": ("R:4:1", [], {"rate_limit_resources": (ResourceLimit("R", 4, 1),)}),
+    "min-supported-compute-capability": ("7.5", [], {"min_supported_compute_capability": 7.5}),
+    "model-load-gpu-limit": ("1:0.5", [], {"model_load_gpu_limits": {1: 0.5}}),
     "allow-http": ("false", [], {"allow_http": False}),
     "http-address": ("::1", [], {"http_address": "::1"}),
     "http-port": ("80", [], {"http_port": 80}),

@@ -178,13 +178,23 @@ def test_an_ensemble_has_no_instances():
         ("{ kind: KIND_GPU }", (0, 2), [("m_0", "KIND_GPU", 1, [0, 2])]),
         ("{ kind: KIND_GPU gpus: [ 2 ] }", (0, 2), [("m_0", "KIND_GPU", 1, [2])]),
         ("{ kind: KIND_GPU }", (), [("m_0", "KIND_GPU", 1, [])]),
-        ("{ gpus: [ 3 ] }", (), [("m_0", "KIND_GPU", 1, [3])]),
+        ("{ gpus: [ 3 ] }", (), [("m_0", "KIND_CPU", 1, [3])]),
+        ("{ gpus: [ 0, 3 ] }", (0,), [("m_0", "KIND_CPU", 1, [0, 3])]),
+        ("{ gpus: [ 3 ] }", (0, 3), [("m_0", "KIND_GPU", 1, [3])]),
         ("{ kind: KIND_MODEL }", (0,), [("m_0", "KIND_MODEL", 1, [])]),
     ],
 )
 def test_instance_groups(groups, gpus, expected):
     """Each group gets a name, a count, a kind that is not AUTO, and the GPUs of the host if it has kind GPU."""
     assert _groups(_normalized(f"instance_group [ {groups} ]", gpus=gpus)) == expected
+
+
+@pytest.mark.parametrize(("groups", "expected"), [("", [2, 0]), ("{ kind: KIND_GPU gpus: [ 1 ] }", [1])])
+def test_placed_groups(groups, expected):
+    """Groups that name no GPUs are on those that the server chose, in its order."""
+    config = parse_model_config(f"instance_group [ {groups} ]", "config.pbtxt")
+    config = normalize(config, directory_name="m", files=["model.py"], gpus=(0, 1, 2), placed=(2, 0))
+    assert [list(group.gpus) for group in config.instance_group] == [expected]
 
 
 @pytest.mark.parametrize("backend", ["backend: 'onnxruntime'", "platform: 'onnxruntime_onnx'", "backend: 'tensorflow'"])

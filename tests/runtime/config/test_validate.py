@@ -7,8 +7,8 @@ import pytest
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.config.validate import INSTANCES_MAX, validate, validate_instances
-from pyruntime.utils.errors import LoadError
+from pyruntime.runtime.config.validate import INSTANCES_MAX, validate, validate_devices, validate_instances
+from pyruntime.utils.errors import ConfigError, LoadError
 
 INPUT = "name: 'x' data_type: TYPE_FP32"
 
@@ -48,7 +48,7 @@ def _complaint(text, **kwargs):
         "platform: 'ensemble' input { name: 'I' data_type: TYPE_INT8 dims: 1 } "
         "output { name: 'O' data_type: TYPE_INT8 dims: 1 } ensemble_scheduling { step { model_name: 's' "
         "input_map { key: 'I' value: 'I' } output_map { key: 'O' value: 'O' } } }",
-        "instance_group [ { kind: KIND_MODEL gpus: 3 }, { kind: KIND_CPU } ]",
+        "instance_group [ { kind: KIND_MODEL }, { kind: KIND_CPU } ]",
         f"instance_group {{ count: {INSTANCES_MAX} }}",
     ],
 )
@@ -202,7 +202,17 @@ def test_rules_of_dynamic_batching(batching, message):
         ),
         ("kind: KIND_GPU", (), "instance group m_0 of model m has kind KIND_GPU but no GPUs are available"),
         (
-            "name: 'g' gpus: 42",
+            "kind: KIND_MODEL gpus: 0",
+            (0,),
+            "instance group m_0 of model m has kind KIND_MODEL but specifies one or more GPUs",
+        ),
+        (
+            "gpus: [ 0, 42 ]",
+            (0, 1),
+            "instance group m_0 of model m has kind KIND_CPU but specifies one or more GPUs",
+        ),
+        (
+            "name: 'g' kind: KIND_GPU gpus: 42",
             (0, 1),
             "instance group g of model m specifies invalid or unsupported gpu id 42. GPUs with at least the minimum "
             "required CUDA compute compatibility of 6.000000 are: 0, 1",
@@ -225,6 +235,14 @@ def test_rules_of_dynamic_batching(batching, message):
 def test_rules_of_instance_groups(group, gpus, message):
     """Groups must name kinds, GPUs and numbers of instances that exist."""
     assert _complaint(f"instance_group {{ {group} }}", gpus=gpus) == message
+
+
+def test_least_capability():
+    """The message has the capability that the operator asks for."""
+    config = parse_model_config("instance_group { kind: KIND_GPU gpus: 0 }", "config.pbtxt")
+    config = normalize(config, directory_name="m", files=["model.py"], gpus=(1,))
+    with pytest.raises(ConfigError, match=r"compatibility of 7\.500000 are: 1$"):
+        validate_devices(config, (1,), 7.5)
 
 
 @pytest.mark.parametrize("character", [*";|&$`<>()[]{}\\\"'*?~#!", "\n", "\0"])

@@ -24,6 +24,7 @@ from pyruntime.stub.calls import Calls
 from pyruntime.stub.coroutines import Coroutines
 from pyruntime.stub.link import Link
 from pyruntime.stub.loader import describe, load_class, log_failure
+from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.memory import Regions
 from pyruntime.stub.pb_utils.model_config import ModelConfig
 from pyruntime.stub.responses import ResponseWriter, StateWriter
@@ -270,6 +271,8 @@ class Worker:
         self._model = self._batches.model = self._class()
         if hasattr(self._model, "initialize"):
             self._model.initialize(args)
+        if "gpu" in message.location:
+            _check_visible(message.location["gpu"])
         if callable(getattr(self._model, "is_ready", None)):
             self.link.attend()  # CheckReady must be answered while execute runs, too
 
@@ -327,3 +330,18 @@ class Worker:
 
 async def _awaited(ready: Any) -> Any:
     return await ready
+
+
+def _check_visible(gpu: str) -> None:
+    """Warn if the model itself has chosen the GPU, by the number that it has here and not in the machine."""
+    from pyruntime.utils.gpu.visible import VISIBLE
+
+    visible = os.environ.get(VISIBLE, "")
+    if visible.strip().isdigit():
+        LOGGER.warning(
+            "the model has set %s to %r, which is a number in the machine: this instance is on GPU %s, the only one "
+            "that it sees otherwise. Leave the variable as it is",
+            VISIBLE,
+            visible,
+            gpu,
+        )

@@ -9,7 +9,7 @@ server   := {"began_ms", "now_ms", "ready", "exiting", "name"?, "version"?, "con
 row      := a row of the repository index
 version  := {"name", "version", "since_ms", "queued", "levels": {level: waiting}, "memory", "success", "failure",
              "inferences", "executions", "last_ms", "hits", "ns": {step: sum}, "quantiles_us": [p50, p99] | null,
-             "instances": [{"name", "state", "restarts", "down"}]}
+             "placement", "instances": [{"name", "state", "restarts", "down", "gpu"?: number}]}
 line     := [number, time_ms, level, file, line, message]
 
 Parts of APIs that are closed to the client are left out. Counters only grow, so the page computes rates and keeps their
@@ -81,6 +81,7 @@ def _server(state: ServerState, closed: Mapping[str, str]) -> dict[str, object]:
 
 def _version(model: ModelVersion, *, shows_reasons: bool) -> dict[str, object]:
     statistics = model.statistics
+    gpus = {each.name: each.device_id for each in model.spec.instances if each.kind == "GPU"}
     return {
         "name": model.spec.name,
         "version": str(model.version),
@@ -102,6 +103,7 @@ def _version(model: ModelVersion, *, shows_reasons: bool) -> dict[str, object]:
             "output": statistics.compute_output_ns,
         },
         "quantiles_us": None if statistics.latencies is None else statistics.latencies.request.quantiles(_RANKS),
+        "placement": model.placement,
         "instances": [
             {
                 "name": each.name,
@@ -109,6 +111,7 @@ def _version(model: ModelVersion, *, shows_reasons: bool) -> dict[str, object]:
                 "restarts": each.restarts,
                 "down": each.down if shows_reasons else "",
             }
+            | ({"gpu": gpus[each.name]} if each.name in gpus else {})
             for each in model.instances
         ],
     }

@@ -16,9 +16,12 @@ from typing import NamedTuple
 import pyruntime
 from pyruntime.runtime.cli.commands.show import print_json, show_table
 from pyruntime.runtime.environments.cache import cache_root
+from pyruntime.runtime.gpus.available import CAPABILITY_MIN, capability
 from pyruntime.runtime.observe.nvml import Nvml
 from pyruntime.runtime.regions import create_region
 from pyruntime.utils.errors import LoadError, OutOfMemoryError
+from pyruntime.utils.gpu.inventory import find_gpus
+from pyruntime.utils.gpu.visible import VISIBLE
 from pyruntime.utils.memory_left import KEPT_BYTES_MAX, find_limits
 
 # A server with fewer descriptors can have few models and few clients.
@@ -139,16 +142,29 @@ def check_environments() -> Iterator[Finding]:
 
 
 def check_gpus() -> Iterator[Finding]:
-    """GPUs have metrics. Models use them without the server's help."""
-    try:
-        gpus = Nvml()
-    except OSError as exc:
-        yield Finding("GPUs", NOTE, str(exc), "nothing, if this machine has none; else install the driver")
+    """The GPUs that instances may be on, by their numbers."""
+    gpus = find_gpus()
+    for gpu in gpus:
+        usable = capability(gpu) >= CAPABILITY_MIN
+        yield Finding(
+            f"GPU {gpu.ordinal}",
+            OK if usable else NOTE,
+            f"{gpu.name}, compute capability {capability(gpu):g}, {gpu.free_bytes / (1 << 30):.1f} of "
+            f"{gpu.total_bytes / (1 << 30):.1f} GiB free, {gpu.uuid}",
+            "" if usable else f"not used, unless --min-supported-compute-capability is below {CAPABILITY_MIN:g}",
+        )
+    if gpus:
+        return
+    hidden = os.environ.get(VISIBLE)
+    if hidden is not None:
+        yield Finding("GPUs", NOTE, f"none with {VISIBLE}='{hidden}'", f"unset {VISIBLE}, if there are some")
         return
     try:
-        yield Finding("GPUs", OK, f"{len(gpus.read())} found")
-    finally:
-        gpus.close()
+        Nvml().close()
+    except OSError as exc:
+        yield Finding("GPUs", NOTE, str(exc), "nothing, if this machine has none; else install the driver")
+    else:
+        yield Finding("GPUs", NOTE, "the driver finds none", "nothing, if this machine has none")
 
 
 CHECKS: tuple[Check, ...] = (

@@ -51,7 +51,7 @@ class ModelVersion:
     `cache` answers requests that were answered before. `strategy` decides with the dynamic batcher which requests are
     executed together. `finalize` is awaited when all instances have stopped. `grants` are those of a server with a rate
     limiter. `load_s` is the duration of the load, in seconds, and `since_ms` when the version began to serve, in
-    milliseconds since the epoch.
+    milliseconds since the epoch. `placement` says why its instances are on their GPUs, if the server chose those.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class ModelVersion:
         self.statistics = statistics or ModelStatistics()
         self.load_s = 0.0
         self.since_ms = 0
+        self.placement = ""
         self.plans = RequestPlans()
         self.validated = ValidatedSignatures()
         self._cached = None if cache is None else CachedRequests(cache, self)

@@ -184,6 +184,7 @@ class ModelLoader:
         async with AsyncExitStack() as undo:
             model, instances = await self._loader_of(backend.kind).load(draft, version, backend, completed, undo)
             undo.pop_all()
+        _note_placement(draft, model)
         model.serve(instances, time.monotonic() - begun)
         return model
 
@@ -194,12 +195,21 @@ class ModelLoader:
         async with AsyncExitStack() as undo:
             exchange = await self._loader_of(backend.kind).regroup(draft, model, backend, config, undo)
             undo.pop_all()
+        _note_placement(draft, model)
         return exchange
 
 
 def _check_devices(draft: Draft) -> None:
     """Raise LoadError if the instances of a model cannot be on the devices that its configuration says."""
     validate_devices(draft.config, draft.gpus.numbers, draft.gpus.capability_min)
+
+
+def _note_placement(draft: Draft, model: ModelVersion) -> None:
+    """Say why a version is on its GPUs, if the server chose them."""
+    model.placement = reason = draft.placement.reason
+    if reason:
+        name = draft.folder.name
+        _LOG.info("'%s' version %d is %s; its configuration names no GPUs", name, model.version, reason)
 
 
 def _load_error(exc: BaseException) -> LoadError:

@@ -44,7 +44,8 @@ class Draft:
     missing: dict[int, str]
     # The configuration sets no instances, so a backend may choose their number.
     default_instances: bool = False
-    # The GPUs that the configuration was checked against, and the choice among them for groups that name none.
+    # The GPUs that the configuration was checked against, and the choice among them for groups that name none. It has a
+    # reason if there are such groups.
     gpus: AvailableGpus = NO_GPUS
     placement: Placement = NO_PLACEMENT
 
@@ -72,6 +73,7 @@ def read_draft(
         raise LoadError(selection.problem)
     default_instances = not config.instance_group
     placement = place(folder.name, gpus, kept_gpus)
+    named = [bool(group.gpus) for group in config.instance_group] or [False]
     config = normalize(
         config,
         directory_name=folder.name,
@@ -79,6 +81,9 @@ def read_draft(
         gpus=gpus.numbers,
         placed=placement.numbers,
     )
+    kinds = [group.kind == group.KIND_GPU for group in config.instance_group]
+    if not any(is_on_gpus and not is_named for is_on_gpus, is_named in zip(kinds, named, strict=False)):
+        placement = placement._replace(reason="")
     if config.HasField("ensemble_scheduling"):
         validate(config, gpus.numbers, gpus.capability_min)  # nothing completes it
     else:

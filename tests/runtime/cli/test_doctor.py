@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of `pyruntime doctor`, on this machine and on machines that lack something."""
 
+import io
 import json
 import resource
 import socket
@@ -99,7 +100,53 @@ def test_environments(monkeypatch, tmp_path):
     assert "XDG_CACHE_HOME" in finding.advice
 
 
-def test_no_gpus(monkeypatch):
+@pytest.fixture
+def gpus(monkeypatch, tmp_path):
+    """`gpus(...)`: a machine with these GPUs."""
+
+    def describe(*found):
+        path = tmp_path / "gpus.json"
+        path.write_text(json.dumps({"gpus": found}))
+        monkeypatch.setenv("PYRUNTIME_GPU_STAND_IN", str(path))
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    return describe
+
+
+def test_gpus(gpus):
+    """Each GPU with the number that configurations use; one that is too old is noted."""
+    gpus({"uuid": "GPU-a", "name": "A100", "used_bytes": 1 << 30}, {"uuid": "GPU-b", "compute_capability": [5, 2]})
+    assert list(doctor.check_gpus()) == [
+        ("GPU 0", OK, "A100, compute capability 8, 15.0 of 16.0 GiB free, GPU-a", ""),
+        (
+            "GPU 1",
+            NOTE,
+            "Stand-in, compute capability 5.2, 16.0 of 16.0 GiB free, GPU-b",
+            "not used, unless --min-supported-compute-capability is below 6",
+        ),
+    ]
+
+
+def test_hidden_gpus(gpus, monkeypatch):
+    """GPUs that the environment hides are a usual mistake."""
+    gpus({"uuid": "GPU-a"})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert only(doctor.check_gpus)[1:] == (
+        NOTE,
+        "none with CUDA_VISIBLE_DEVICES='3'",
+        "unset CUDA_VISIBLE_DEVICES, if there are some",
+    )
+
+
+def test_no_gpus(gpus, monkeypatch):
     """A machine without GPUs is no problem."""
+    gpus()
     monkeypatch.setattr(doctor, "Nvml", fail(OSError("no library")))
     assert only(doctor.check_gpus)[1:3] == (NOTE, "no library")
+
+
+def test_a_driver_without_gpus(gpus, monkeypatch):
+    """There is a driver, and nothing to drive."""
+    gpus()
+    monkeypatch.setattr(doctor, "Nvml", io.BytesIO)
+    assert only(doctor.check_gpus)[1:3] == (NOTE, "the driver finds none")

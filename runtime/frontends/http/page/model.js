@@ -200,7 +200,7 @@ function instances({ name, version }) {
     const versions = watch.versions(name).filter((row) => !version || row.version === version);
     tools.hidden = !watch.document?.may.internals;
     element.hidden = tools.hidden && !versions.length;
-    const now = JSON.stringify(versions.map((row) => [row.version, row.instances, row.queued, row.levels, bytes(row.memory)]));
+    const now = JSON.stringify(versions.map((row) => [row.version, row.instances, row.placement, row.queued, row.levels, bytes(row.memory)]));
     if (now !== shown) {
       shown = now;
       list.replaceChildren(...(versions.length ? versions.map(instanceTable) : [html("p", { class: "hint" }, "None runs.")]));
@@ -209,16 +209,18 @@ function instances({ name, version }) {
   return { element, update };
 }
 
-function instanceTable({ version, instances: all, queued, levels, memory }) {
-  const rows = all.map(({ name, state, restarts, down }) => [
+function instanceTable({ version, instances: all, queued, levels, memory, placement }) {
+  const onGpus = all.some(({ gpu }) => gpu !== undefined);
+  const rows = all.map(({ name, state, restarts, down, gpu }) => [
     html("code", {}, name),
+    ...(onGpus ? [gpu === undefined ? "–" : `${gpu}`] : []),
     html("span", { class: "badge", "data-state": { ready: "READY", down: "UNAVAILABLE" }[state] ?? "LOADING" }, state),
     `${restarts}`,
     down,
   ]);
   const waiting = Object.entries(levels).filter(([, count]) => count).map(([level, count]) => `${count} of level ${level}`);
-  const caption = `Version ${version}: ${queued} queued${waiting.length ? ` (${waiting.join(", ")})` : ""}, ${bytes(memory)} of tensors`;
-  return stackedTable(caption, ["instance", "state", "restarts", "reason"], rows);
+  const caption = `Version ${version}: ${queued} queued${waiting.length ? ` (${waiting.join(", ")})` : ""}, ${bytes(memory)} of tensors${placement ? `; ${placement}, as the configuration names none` : ""}`;
+  return stackedTable(caption, ["instance", ...(onGpus ? ["GPU"] : []), "state", "restarts", "reason"], rows);
 }
 
 function stackOf({ instance, version, pid, by_signal: bySignal, problem: why, text }) {

@@ -272,12 +272,11 @@ class StateWriter(ResponseWriter):
     def _state_parts(self, response: InferenceResponse) -> Tuple[List[Any], int]:
         parts = []
         size = 0
-        for tensor in response._output_tensors:
-            if tensor._name in self._states:
-                contents = tensor._encoded()
-                n = len(contents) if type(contents) is bytes else contents.nbytes
-                parts.append((tensor._name, tensor._datatype, tensor._shape, size, n, contents))
-                size += -(-n // ALIGNMENT) * ALIGNMENT
+        for tensor in response._states(self._states):
+            contents = tensor._encoded()
+            n = len(contents) if type(contents) is bytes else contents.nbytes
+            parts.append((tensor._name, tensor._datatype, tensor._shape, size, n, contents))
+            size += -(-n // ALIGNMENT) * ALIGNMENT
         return parts, size
 
     def _put(self, parts: List[Any], size: int) -> Tuple[int, List[TensorRef]]:

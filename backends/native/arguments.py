@@ -19,6 +19,8 @@ from pyruntime.utils.errors import LoadError
 
 # TRITONSERVER_InstanceGroupKind.
 _KINDS = {"AUTO": 0, "CPU": 1, "GPU": 2, "MODEL": 3}
+# Names of datatypes that are not those of the configuration without `TYPE_`.
+_NAMES = {"TYPE_STRING": "BYTES"}
 _LIBRARY_NAME = re.compile(r"libtriton_(.+)\.so")
 
 
@@ -27,10 +29,6 @@ def check(config: Mapping[str, Any]) -> None:
     name = config["name"]
     if config["parameters"].get(INSTANCE_MODE, {}).get("string_value") == THREAD:
         raise LoadError(f"model '{name}' has instances in threads, and with EXECUTION_MODE 'process' each is a process")
-    if config.get("sequence_batching", {}).get("state"):
-        raise LoadError(
-            f"model '{name}' has states that the server keeps, which it cannot have with EXECUTION_MODE 'process'"
-        )
 
 
 def as_json(document: object) -> str:
@@ -58,6 +56,23 @@ def output_names(config: Mapping[str, Any]) -> list[str]:
 def is_iterative(config: Mapping[str, Any]) -> bool:
     """Whether a request may be executed again."""
     return bool(config.get("sequence_batching", {}).get("iterative_sequence", False))
+
+
+def states(config: Mapping[str, Any]) -> list[tuple[str, str, list[int], str]]:
+    """The states of a sequence: the names of their outputs, their datatypes and dimensions, and the input to change.
+
+    The last is the name of the input whose memory the backend changes in place, "" for a state that it replaces.
+    """
+    batch = [1] if config.get("max_batch_size", 0) > 0 else []
+    return [
+        (
+            state["output_name"],
+            _NAMES.get(state["data_type"], state["data_type"].removeprefix("TYPE_")),
+            [*batch, *(int(dim) for dim in state.get("dims", []))],
+            state["input_name"] if state.get("use_same_buffer_for_input_output", False) else "",
+        )
+        for state in config.get("sequence_batching", {}).get("state", [])
+    ]
 
 
 def instance(config: Mapping[str, Any], args: Mapping[str, str], policies: Mapping[str, Any]) -> tuple[object, ...]:

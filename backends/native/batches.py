@@ -5,6 +5,10 @@
 `execute` returns as soon as the backend's Execute has returned. It returns the responses until then; senders send all
 later ones. A request is kept until the backend releases it: its memory is in use until then, as the stub reports to the
 host.
+
+The states of a sequence are inputs, and go to the host with a response. The backend may update them until it releases
+the request, so the last response waits for that. A state that it changes in place lies in memory of the host, and goes
+nowhere.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyruntime.backends.native.events import LOOK_S, Events
-from pyruntime.backends.native.tensors import Inputs, response_of
+from pyruntime.backends.native.tensors import Inputs, NativeResponse, native_tensor, response_of
 from pyruntime.runtime.native.parameters import Parameter
 from pyruntime.stub.host import Host
 from pyruntime.stub.logs import LOGGER
@@ -28,6 +32,7 @@ from pyruntime.stub.pb_utils import (
     TritonError,
 )
 from pyruntime.stub.pb_utils.sender import InferenceResponseSender
+from pyruntime.stub.pb_utils.tensor import Tensor
 from pyruntime.utils.errors import Code, LocalError
 
 if TYPE_CHECKING:
@@ -36,6 +41,10 @@ if TYPE_CHECKING:
 _NO_RESPONSE = "the model ended the request without a response"
 _DROPPED = (
     "a response was dropped: it was sent when Execute had returned, to a request that was released to be executed again"
+)
+_STATES_WITHOUT_RESPONSE = (
+    "the model updated a state of the sequence and sent no response after it, with which the state goes where the "
+    "model runs in a process"
 )
 _TOO_LATE = "a request can be released to be executed again during Execute only, where its model runs in a process"
 
@@ -50,12 +59,14 @@ class Job:
         "is_rescheduled",
         "is_returned",
         "is_sending",
+        "last",
         "memory",
         "number",
         "request",
         "response",
         "sender",
         "serial",
+        "states",
         "waiting",
     )
 
@@ -71,6 +82,10 @@ class Job:
         self.sender = sender
         # The response of a model that is not decoupled, until it is final.
         self.response: InferenceResponse | None = None
+        # The last response, if it waits for the backend to release the request, in a tuple; and the states, by their
+        # names, that no response has brought yet.
+        self.last: tuple[InferenceResponse | None] | None = None
+        self.states: dict[str, Tensor] = {}
         self.is_answered = False
         self.is_returned = False
         self.is_cancelled = False
@@ -88,13 +103,18 @@ class Batches:
         events: Events,
         host: Host,
         decoupled: bool,
+        states: Mapping[str, str],
         run: Callable[..., object],
         create: Callable[[Batches], _triton.Instance],
     ) -> None:
-        """`run` runs a function in a thread that may block; `create` makes the extension's instance."""
+        """`states` are the names of the states' outputs, each with that of the input that is changed in place, or "".
+
+        `run` runs a function in a thread that may block; `create` makes the extension's instance.
+        """
         self._events = events
         self._host = host
         self._decoupled = decoupled
+        self._states = states
         self._run = run
         self._inputs = Inputs()
         # Guards the responses that wait for clients. A thread that sends them must not need the lock of the events: the
@@ -154,6 +174,14 @@ class Batches:
 
     # Events of the backend.
 
+    def state_updated(self, job: Job, name: str, datatype: str, shape: Sequence[int], contents: _triton.Buffer) -> None:
+        """The backend has updated a state, or releases a request whose state it changes in place."""
+        request = job.request
+        assert request is not None  # states are not updated later
+        changed, size = self._states[name], len(contents)
+        if not any(tensor[0] == changed and tensor[4] == size for tensor in request._tensors):
+            job.states[name] = native_tensor(name, datatype, shape, contents)
+
     def responded(
         self,
         job: Job,
@@ -184,9 +212,14 @@ class Batches:
         """The backend has released a request, or wants to execute it again."""
         request, job.request = job.request, None
         job.memory.clear()
+        if job.last is not None:
+            (response,), job.last = job.last, None
+            self._answer(job, response, True)
         if not reschedule or job.is_answered or request is None:
             return
-        if not job.is_returned:
+        if job.states:
+            self._answer(job, None, True)
+        elif not job.is_returned:
             job.is_rescheduled = True
             del self._open[job]
             request.set_release_flags(TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
@@ -226,6 +259,15 @@ class Batches:
         return response
 
     def _answer(self, job: Job, response: InferenceResponse | None, final: bool) -> None:
+        if final and self._states and job.request is not None:
+            job.last = (response,)
+            return
+        if job.states:
+            states, job.states = [*job.states.values()], {}
+            if isinstance(response, NativeResponse):
+                response.update_states(states)
+            elif response is None:
+                response = _failed(Code.UNSUPPORTED, _STATES_WITHOUT_RESPONSE)
         if final:
             job.is_answered = True
             self._open.pop(job, None)

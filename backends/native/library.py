@@ -83,7 +83,11 @@ class NativeModel:
         if self.handle is None:
             self._initialize(config, completes=False)
         self.handle.configure(
-            text, arguments.is_decoupled(config), arguments.output_names(config), arguments.is_iterative(config)
+            text,
+            arguments.is_decoupled(config),
+            arguments.output_names(config),
+            arguments.is_iterative(config),
+            arguments.states(config),
         )
 
     def instance(self, owner: object, config: Mapping[str, Any], args: Mapping[str, str]) -> _triton.Instance:

@@ -55,7 +55,9 @@ class TritonPythonModel:
         try:
             self._model.configure(config, args["model_config"])
             self._batches = self._server.serve(
-                arguments.is_decoupled(config), lambda batches: self._model.instance(batches, config, args)
+                arguments.is_decoupled(config),
+                {name: shared for name, _, _, shared in arguments.states(config)},
+                lambda batches: self._model.instance(batches, config, args),
             )
             self._instance = self._batches.handle
             self._model.begin(self._instance)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -46,19 +46,22 @@ class Server:
             native.RESPONSE: lambda job, *rest: job.batches.responded(job, *rest),
             native.RELEASED: lambda job, reschedule, _: job.batches.released(job, reschedule),
             native.ANSWERED: lambda job, *rest: job.batches.answered(job, *rest),
+            native.STATE: lambda job, *state: job.batches.state_updated(job, *state),
             native.EXECUTED: lambda batches, *_: batches.executed(),
             native.LOG: partial(log, _LEVELS),
             native.CALL: self._calls.call,
         }
-        # The stub measures times itself, and the server keeps the traces; states are refused.
-        for kind in (native.BATCH_STATISTICS, native.RESPONSE_STATISTICS, native.ACTIVITY, native.STATE):
+        # The stub measures times itself, and the server keeps the traces.
+        for kind in (native.BATCH_STATISTICS, native.RESPONSE_STATISTICS, native.ACTIVITY):
             acts[kind] = _ignore
         self._events = Events(native, acts, self._look)
 
-    def serve(self, decoupled: bool, create: Callable[[Batches], _triton.Instance]) -> Batches:
-        """Begin to serve: the host exists now. Returns the batches, which requests go to; for `create` see there."""
+    def serve(
+        self, decoupled: bool, states: Mapping[str, str], create: Callable[[Batches], _triton.Instance]
+    ) -> Batches:
+        """Begin to serve: the host exists now. Returns the batches, which requests go to; see there."""
         self._host = get_host()
-        self._batches = Batches(self._events, self._host, decoupled, self._calls.run, create)
+        self._batches = Batches(self._events, self._host, decoupled, states, self._calls.run, create)
         return self._batches
 
     def report_memory(self, usage: Callable[[], list[tuple[int, int, int]]]) -> None:

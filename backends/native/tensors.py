@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -85,11 +85,31 @@ def native_tensor(name: str, datatype: str, shape: Sequence[int], contents: Any)
     return NativeTensor._from_region(NativeMemory(contents), ref)
 
 
+class NativeResponse(InferenceResponse):
+    """A response from a backend, which updates states apart from its outputs, also those of the same name."""
+
+    __slots__ = ("_updated",)
+
+    _updated: Sequence[Tensor]
+
+    def update_states(self, states: Sequence[Tensor]) -> None:
+        """Have the response bring these states, as outputs unless it has outputs of their names."""
+        names = {output.name() for output in self._output_tensors}
+        self._output_tensors += [state for state in states if state.name() not in names]
+        self._updated = states
+
+    def _states(self, names: Set[str]) -> list[Tensor]:
+        """See InferenceResponse."""
+        return [*self._updated]
+
+
 def response_of(
     outputs: Sequence[tuple[str, str, Sequence[int], Any]], parameters: Mapping[str, Parameter] | None
-) -> InferenceResponse:
+) -> NativeResponse:
     """A response from a backend."""
-    return InferenceResponse._from_wire([native_tensor(*output) for output in outputs], as_json(parameters or {}))
+    response = NativeResponse._from_wire([native_tensor(*output) for output in outputs], as_json(parameters or {}))
+    response._updated = ()
+    return response
 
 
 def address_of(buffer: Any) -> int:

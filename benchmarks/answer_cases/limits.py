@@ -14,7 +14,8 @@ CONFIG = {
     "output": [{"name": "OUT", "data_type": "TYPE_INT32", "dims": [-1]}],
 }  # fmt: skip
 UNLOAD = post("/v2/repository/models/later/unload")
-INDEX = post("/v2/repository/index")
+# Without the models that cases of other groups have left behind.
+INDEX = post("/v2/repository/index", {"ready": True})
 ASK = infer("later", tensor("IN", "INT32", [1]))
 
 

@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence, Set, Type, TypeVar, Union
 
 from pyruntime.stub.pb_utils.errors import TritonError, TritonModelException
 from pyruntime.stub.pb_utils.tensor import Tensor
+
+_Response = TypeVar("_Response", bound="InferenceResponse")
 
 
 def check_parameters(parameters: Any) -> str:
@@ -49,7 +51,7 @@ class InferenceResponse:
                 raise TypeError(f"output_tensors must be pb_utils.Tensor objects, found {type(tensor)}")
 
     @classmethod
-    def _from_wire(cls, outputs: List[Tensor], parameters: str) -> InferenceResponse:
+    def _from_wire(cls: Type[_Response], outputs: List[Tensor], parameters: str) -> _Response:
         """A response of another model."""
         response = cls.__new__(cls)
         response._error = None
@@ -63,6 +65,10 @@ class InferenceResponse:
     def output_tensors(self) -> List[Tensor]:
         """The outputs; empty if there is an error."""
         return self._output_tensors
+
+    def _states(self, names: Set[str]) -> List[Tensor]:
+        """The outputs that are states of the request's sequence, whose outputs have these names."""
+        return [tensor for tensor in self._output_tensors if tensor._name in names]
 
     def has_error(self) -> bool:
         """Whether the request failed."""

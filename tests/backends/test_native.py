@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pyruntime.stub.pb_utils import Tensor
-from pyruntime.testing import Code, LoadError, Request
+from pyruntime.testing import Code, InferenceError, LoadError, Request
 
 IN_OUT = """
 input [ { name: "IN" data_type: TYPE_INT64 dims: [ 1 ] } ] output [ { name: "OUT" data_type: TYPE_INT64 dims: [ 1 ] } ]
@@ -19,6 +19,14 @@ ECHO = IN_OUT + 'output [ { name: "IN" data_type: TYPE_INT64 dims: [ 1 ] } ]'
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 REPEAT = (Path(__file__).parent.parent / "native/repeat.pbtxt").read_text()
 NOTHING = {"IN": [0]}
+STATE = """
+max_batch_size: 4
+input [ { name: "INPUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "OUTPUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+sequence_batching {
+  state [ { input_name: "INPUT_STATE" output_name: "OUTPUT_STATE" data_type: TYPE_INT32 dims: [ 1 ] } ]
+}
+"""
 
 
 def parameter(key, value):
@@ -30,6 +38,18 @@ def identity(datatype="TYPE_INT32", dims="[ -1 ]", more=""):
     """A configuration of identity.cc."""
     tensor = f"data_type: {datatype} dims: {dims}"
     return f'input [ {{ name: "INPUT" {tensor} }} ] output [ {{ name: "OUTPUT" {tensor} }} ] {more}'
+
+
+# The state that states.cc changes.
+STATES = """
+input [ { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+sequence_batching { state [ { input_name: "STATE_IN" output_name: "STATE_OUT" data_type: TYPE_INT32 dims: [ -1 ] } ] }
+"""
+
+
+def numbers(result):
+    """The outputs of a result as lists."""
+    return {name: array.tolist() for name, array in result.outputs.items()}
 
 
 @pytest.fixture
@@ -278,21 +298,40 @@ class TestLoading:
         with pytest.raises(LoadError, match=r"unable to preload library 'libnobodys\.so' for model 'm'"):
             native("identity.cc", identity(more=parameter("PRELOAD_LIBRARIES", "libnobodys.so")))
 
-    @pytest.mark.parametrize(
-        ("more", "reason"),
-        [
-            (parameter("INSTANCE_MODE", "thread"), "has instances in threads"),
-            (
-                "max_batch_size: 4 sequence_batching { state { input_name: 'S' output_name: 'S' data_type: TYPE_INT32"
-                " dims: [ 1 ] } }",
-                "has states that the server keeps",
-            ),
-        ],
-    )
-    def test_what_it_cannot_be(self, native, more, reason):
+    def test_what_it_cannot_be(self, native):
         """A configuration that cannot work is refused."""
-        with pytest.raises(LoadError, match=reason):
-            native("identity.cc", identity(more=more))
+        with pytest.raises(LoadError, match="has instances in threads"):
+            native("identity.cc", identity(more=parameter("INSTANCE_MODE", "thread")))
+
+
+class TestStates:
+    def test_update(self, native):
+        """The backend reads the state, and its response brings the next one."""
+        model = native("state.cc", STATE)
+        assert numbers(model.infer({"INPUT": [[3]]}, sequence_start=True)) == {"OUTPUT": [[3]], "OUTPUT_STATE": [[3]]}
+        result = model.infer({"INPUT": [[3]], "INPUT_STATE": [[7]]})
+        assert numbers(result) == {"OUTPUT": [[10]], "OUTPUT_STATE": [[10]]}
+
+    def test_output_of_the_same_name(self, native):
+        """An output that is a state of that name, too, is not sent twice."""
+        model = native("state.cc", STATE + 'output [ { name: "OUTPUT_STATE" data_type: TYPE_INT32 dims: [ 1 ] } ]')
+        assert numbers(model.infer({"INPUT": [[3]]})) == {"OUTPUT": [[3]], "OUTPUT_STATE": [[3]]}
+
+    @pytest.mark.parametrize(
+        ("action", "expected"),
+        [("read", {}), ("grow", {"STATE_OUT": [0x07070707] * 2}), ("after", {"STATE_OUT": [0x07070707] * 2})],
+    )
+    def test_when(self, native, action, expected):
+        """A state counts that is updated before the release of the request, even if that is after the last response."""
+        result = native("states.cc", STATES).infer({"IN": [0], "STATE_IN": [7]}, request_id=action)
+        assert result.parameters["contents"] == "07000000"
+        assert numbers(result) == expected
+
+    def test_execution_again(self, native):
+        """A state that comes without a response would be lost, so its request fails."""
+        model = native("states.cc", STATES.replace("{ state", "{ iterative_sequence: true state"))
+        with pytest.raises(InferenceError, match="updated a state of the sequence and sent no response after it"):
+            model.infer({"IN": [0], "STATE_IN": [7]}, request_id="again")
 
 
 class TestMetrics:

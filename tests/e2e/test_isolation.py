@@ -19,7 +19,7 @@ import tritonclient.utils.shared_memory as system_memory
 
 from .harness.models import parameters
 
-BACKENDS = ["identity", "repeat", "calls", "metrics", "misuse", "lifecycle", "requests", "server_steps"]
+BACKENDS = ["identity", "repeat", "calls", "metrics", "misuse", "lifecycle", "requests", "server_steps", "states"]
 ISOLATED = 'parameters { key: "EXECUTION_MODE" value { string_value: "process" } }\n'
 NUMBERS = {
     "BOOL": bool,
@@ -39,6 +39,14 @@ output [ { name: "RESULT" data_type: TYPE_STRING dims: [ 1 ] } ]
 """
 IN_OUT = """
 input [ { name: "IN" data_type: TYPE_INT64 dims: [ 1 ] } ] output [ { name: "OUT" data_type: TYPE_INT64 dims: [ 1 ] } ]
+"""
+# A state that begins with 7, and whether the backend changes it in place.
+STATE = """
+sequence_batching { max_sequence_idle_microseconds: 60000000 state [ {
+  input_name: "STATE_IN" output_name: "STATE_OUT" data_type: TYPE_INT32 dims: -1
+  initial_state { data_type: TYPE_INT32 dims: 1 data_file: "seven" name: "first" }
+  use_same_buffer_for_input_output: %s
+} ] }
 """
 # Adds 100 in Python.
 HUNDRED = """
@@ -92,6 +100,10 @@ def server(tmp_path_factory, serving, write_model, backends):
     write("steps", "server_steps", STEPS)
     write("failing", "misuse", MISUSE, parameters(AT="execute", DO="error"))
     write("throwing", "misuse", MISUSE, parameters(AT="execute", DO="throw_exception"))
+    for name, in_place in (("replaced", "false"), ("changed", "true")):
+        write(name, "states", MISUSE.replace("PUT0", ""), STATE % in_place)
+        (repository / name / "initial_state").mkdir()
+        (repository / name / "initial_state/seven").write_bytes(b"\7\0\0\0")
     write_model(repository, "python", HUNDRED, 'backend: "python"\n' + tensors("INT32"))
     with serving(repository, backends, "--allow-client-shm=true") as server:
         yield server
@@ -173,6 +185,46 @@ class TestDecoupled:
         with server.streaming("repeat", **repeated(100_000, 1)) as events:
             assert next(events)["OUT"] == 10
         wait_until(lambda: "repeat: cancelled before response" in server.log)
+
+
+class TestStates:
+    def steps(self, server, model, *actions):
+        """The states that the requests of a sequence read. Other sequences run at the same time."""
+        inputs = {"IN": np.zeros(1, np.int32)}
+
+        def sequence(number):
+            return [
+                server.infer(
+                    model,
+                    inputs,
+                    request_id=action,
+                    sequence_id=number,
+                    sequence_start=index == 0,
+                    sequence_end=index == len(actions) - 1,
+                ).get_response()["parameters"]["contents"]
+                for index, action in enumerate(actions)
+            ]
+
+        with ThreadPoolExecutor(3) as clients:
+            first, *others = clients.map(sequence, range(1, 4))
+        assert others == [first, first]
+        return first
+
+    def test_replaced(self, server):
+        """A state is read by the next request of its sequence, also if it is updated after the response."""
+        read = self.steps(server, "replaced", "read", "grow", "read", "after", "read")
+        assert read == ["07000000", "07000000", "07" * 8, "07" * 8, "07" * 16]
+
+    def test_changed_in_place(self, server):
+        """What is in the memory of the input is the state, with or without an update."""
+        read = self.steps(server, "changed", "add", "touch", "late", "read")
+        assert read == [f"{first:02}000000" for first in (7, 8, 9)] + ["0a000000"]
+
+    def test_another_size(self, server):
+        """A state that is changed in place has the size that it began with."""
+        inputs, flags = {"IN": np.zeros(1, np.int32)}, {"sequence_start": True, "sequence_end": True}
+        status, message = server.refusal("changed", inputs, request_id="grow", sequence_id=9, **flags)
+        assert (status, "changes it in place" in message) == (500, True)
 
 
 class TestCalls:

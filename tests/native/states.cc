@@ -10,6 +10,8 @@
 //   touch   the same without an update
 //   late    the same, but the update comes before the addition: for a state that shares the input's memory
 //   grow    the same for a state of twice the size and a first dimension of twice the length; fills all of it with 7
+//   after   the same as grow, but the response is sent before all of that
+//   again   the same as grow, but releases the request to be executed again, without a response
 #include <string>
 
 #include "report.h"
@@ -48,7 +50,7 @@ struct Input {
 };
 
 void Write(TRITONBACKEND_Request* request, const Input& input, const std::string& action, testing::Report* report) {
-  const bool grows = action == "grow";
+  const bool grows = action == "grow" || action == "after" || action == "again";
   std::vector<int64_t> shape = input.shape;
   if (grows) shape[0] *= 2;
   const uint64_t size = input.size * (grows ? 2 : 1);
@@ -60,8 +62,10 @@ void Write(TRITONBACKEND_Request* request, const Input& input, const std::string
       &state, request, "STATE_OUT", input.datatype, shape.data(), static_cast<uint32_t>(shape.size())));
   Must(TRITONBACKEND_StateBuffer(state, &buffer, size, &type, &type_id));
   char* data = static_cast<char*>(buffer);
-  report->Flag("same", data == input.data);
-  if (!grows) report->Text("before", Hex(data, input.size));
+  if (report != nullptr) {
+    report->Flag("same", data == input.data);
+    if (!grows) report->Text("before", Hex(data, input.size));
+  }
   if (action == "late") Must(TRITONBACKEND_StateUpdate(state));
   if (grows) {
     std::memset(data, 7, size);
@@ -92,8 +96,15 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
     report.Text("datatype", TRITONSERVER_DataTypeString(input.datatype));
     report.Text("shape", testing::ShapeText(input.shape.data(), input.shape.size()));
     report.Text("contents", Hex(input.data, input.size));
-    if (action != "read") Write(requests[index], input, action, &report);
+    if (action == "again") {
+      Write(requests[index], input, action, nullptr);
+      Must(TRITONBACKEND_ResponseDelete(report.response()));
+      Must(TRITONBACKEND_RequestRelease(requests[index], TRITONSERVER_REQUEST_RELEASE_RESCHEDULE));
+      continue;
+    }
+    if (action != "read" && action != "after") Write(requests[index], input, action, &report);
     report.Send();
+    if (action == "after") Write(requests[index], input, action, nullptr);
     testing::Release(requests[index]);
   }
   return nullptr;

@@ -345,6 +345,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _complete(self) -> None:
         exchange, self._current, self._chunked = self._current, None, None
         assert exchange is not None  # its body has just come in
+        self._owes_continue = False  # the client has not waited for it
         exchange.finish(b"")
         self._throttle()
 

@@ -155,6 +155,23 @@ def test_body_that_waits_for_us(server):
     assert transport.statuses() == [200, 100, 200]
 
 
+@pytest.mark.parametrize(("rest", "statuses"), [(b"", [200, 200]), (LIVE[:5], [200, 200, 408])], ids=["idle", "head"])
+def test_after_a_client_that_did_not_wait_for_us(server, rest, statuses):
+    """A client that sends its body without the 100 Continue that it asked for has the same time as others after it."""
+    server.instance.waits = True
+    transport = server.connect()
+    head, body = binary(10, b"Expect: 100-continue\r\n")
+    transport.feed(b"".join(binary(1)) + head)
+    transport.feed(body)
+    server.instance.answer()
+    server.instance.answer()
+    transport.feed(rest)
+    clock = Clock(transport)
+    clock.go_on(IDLE_S_MAX)
+    assert transport.statuses() == statuses
+    assert transport.closed
+
+
 def test_late_body_behind_another_request(server):
     """A late body is refused after the response to the request before it."""
     server.instance.waits = True

@@ -1,0 +1,146 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's GPU, by a module that stands for the package. The contract is in test_contract.py."""
+
+import importlib
+import inspect
+import re
+import sys
+
+import pytest
+
+from pyruntime.utils.gpu.cuda import CudaGpu
+from pyruntime.utils.gpu.driver import GpuHandleError, GpuLostError, GpuMemoryError, GpuMissingError, GpuProperties
+from pyruntime.utils.gpu.inventory import STAND_IN, open_gpu
+from tests.utils.gpu.fake_driver import CUdevice_attribute, CUresult, FakeDriver
+
+PACKAGE = "cuda.bindings.driver"
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """The package."""
+    fake = FakeDriver()
+    monkeypatch.setitem(sys.modules, PACKAGE, fake)
+    monkeypatch.delenv(STAND_IN, raising=False)
+    return fake
+
+
+def test_memory(driver):
+    """Memory is written, copied, read, exported, opened and freed. The context is current only during a call."""
+    gpu = CudaGpu()
+    first, second = gpu.allocate(8), gpu.allocate(8)
+    gpu.write(first, memoryview(b"abcdefgh"))
+    gpu.copy(second, first, 8)
+    target = bytearray(8)
+    gpu.read(second, target)
+    assert target == b"abcdefgh"
+    assert gpu.size(first) == 8
+    handle = gpu.export(first)
+    assert (len(handle), gpu.open(handle)) == (64, first)
+    gpu.close(first)
+    gpu.free(first)
+    assert driver.contexts == []
+    assert driver.log.count("cuCtxPushCurrent") == driver.log.count("cuCtxPopCurrent")
+
+
+def test_copies_are_complete(driver):
+    """The method waits for a copy to or from main memory, and not for one on the GPU. Nothing is no copy."""
+    gpu = CudaGpu()
+    pointer = gpu.allocate(8)
+    driver.log.clear()
+    gpu.write(pointer, b"x")
+    gpu.read(pointer, bytearray(1))
+    gpu.copy(pointer + 4, pointer, 1)
+    gpu.write(pointer, b"")
+    gpu.read(pointer, bytearray())
+    assert [name for name in driver.log if "Ctx" not in name] == [
+        "cuMemcpyHtoDAsync",
+        "cuStreamSynchronize",
+        "cuMemcpyDtoHAsync",
+        "cuStreamSynchronize",
+        "cuMemcpyAsync",
+    ]
+
+
+def test_events(driver):
+    """Events are made for other processes, and order the stream of the copies."""
+    gpu = CudaGpu()
+    event = gpu.create_event()
+    gpu.record(event)
+    seen = gpu.open_event(gpu.export_event(event))
+    gpu.wait(seen)
+    gpu.synchronize(seen)
+    gpu.destroy_event(seen)
+    assert [name for name in driver.log if "Event" in name] == [
+        "cuEventCreate",
+        "cuEventRecord",
+        "cuIpcGetEventHandle",
+        "cuIpcOpenEventHandle",
+        "cuStreamWaitEvent",
+        "cuEventSynchronize",
+        "cuEventDestroy",
+    ]
+
+
+def test_properties(driver):
+    """The properties, with the UUID as CUDA_VISIBLE_DEVICES has it."""
+    assert CudaGpu(0).properties() == GpuProperties(
+        0, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", "NVIDIA A100-SXM4-40GB", (8, 9), 40, 30, False
+    )
+
+
+def test_errors(driver):
+    """A result is an error of its kind, with the driver's explanation, and leaves no context current."""
+    gpu = open_gpu()
+    driver.fails["cuMemAlloc"] = "CUDA_ERROR_OUT_OF_MEMORY"
+    with pytest.raises(GpuMemoryError, match="cuMemAlloc: out of memory"):
+        gpu.allocate(8)
+    driver.fails["cuMemFree"] = "CUDA_ERROR_ILLEGAL_ADDRESS"
+    with pytest.raises(GpuLostError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
+        gpu.free(8)
+    with pytest.raises(GpuHandleError):
+        gpu.open(b"short")
+    assert driver.contexts == []
+
+
+def test_no_gpu(driver):
+    """A number that no GPU has."""
+    driver.fails["cuDeviceGet"] = "CUDA_ERROR_INVALID_DEVICE"
+    with pytest.raises(GpuMissingError):
+        CudaGpu(3)
+
+
+def test_no_driver(driver, monkeypatch):
+    """The package is there and finds no driver."""
+
+    def fail(Flags):
+        raise RuntimeError("the driver is not installed")
+
+    monkeypatch.setattr(driver, "cuInit", fail)
+    with pytest.raises(GpuMissingError, match="the driver is not installed"):
+        CudaGpu()
+
+
+def test_no_package(monkeypatch):
+    """The error says what to install."""
+    monkeypatch.setitem(sys.modules, PACKAGE, None)
+    with pytest.raises(GpuMissingError, match=r"install pyruntime\[cuda\]"):
+        CudaGpu()
+
+
+@pytest.mark.processes  # the package looks for libraries
+def test_the_package_has_these_functions():
+    """The module of these tests has the functions, parameters and numbers of the real package."""
+    try:
+        real = importlib.import_module(PACKAGE)
+    except ImportError:
+        pytest.skip("cuda-bindings is not installed: pip install -e .[cuda]")
+    for name, function in vars(FakeDriver).items():
+        if name.startswith("cu"):
+            (text,) = re.findall(rf"^{name}\((.*)\)", getattr(real, name).__doc__)
+            expected = text.count(",") + 1 if text else 0
+            assert len(inspect.signature(function).parameters) - 1 == expected, (name, text)
+    for kind in (CUresult, CUdevice_attribute):
+        for member in kind:
+            assert getattr(getattr(real, kind.__name__), member.name) == member.value

@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The GPUs of a machine: by a file of the stand-in, and by a library that stands for NVML."""
+
+import json
+import subprocess
+
+import pytest
+
+from pyruntime.utils.gpu.driver import GpuProperties
+from pyruntime.utils.gpu.inventory import STAND_IN, find_gpus
+from pyruntime.utils.gpu.machine import parse_machine
+from pyruntime.utils.gpu.nvml import find_by_nvml
+from pyruntime.utils.gpu.visible import VISIBLE
+
+
+def test_stand_in(tmp_path, monkeypatch):
+    """GPUs that a file describes, with defaults, and only those that are visible."""
+    path = tmp_path / "gpus.json"
+    path.write_text(json.dumps({"gpus": [{"uuid": "GPU-1"}, {"uuid": "GPU-2", "total_bytes": 100, "used_bytes": 30}]}))
+    monkeypatch.setenv(STAND_IN, str(path))
+    monkeypatch.delenv(VISIBLE, raising=False)
+    assert [gpu.uuid for gpu in find_gpus()] == ["GPU-1", "GPU-2"]
+    monkeypatch.setenv(VISIBLE, "GPU-2")
+    assert find_gpus() == [GpuProperties(0, "GPU-2", "Stand-in", (8, 0), 100, 70, False)]
+
+
+def test_faults():
+    """A machine has the faults of its file, none if that names none."""
+    assert parse_machine('{"gpus": []}').faults == {}
+    assert parse_machine('{"gpus": [], "faults": {"open": "CUDA_ERROR_UNKNOWN"}}').faults == {
+        "open": "CUDA_ERROR_UNKNOWN"
+    }
+
+
+def test_no_driver(tmp_path):
+    """A machine without the library has no GPUs."""
+    assert find_by_nvml(str(tmp_path / "libnvidia-ml.so.1")) == []
+
+
+# Three GPUs: a whole one, one with two slices of which one is in use, and one that tells nothing.
+SOURCE = r"""
+#include <stdio.h>
+typedef struct { unsigned long long total, free, used; } nvmlMemory_t;
+static int devices[3], slice;
+int nvmlInit_v2(void) { return INIT; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned int *count) { *count = 3; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device) { *device = &devices[index]; return 0; }
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned int length) {
+  if (device == &devices[2]) return 3;
+  return device == &slice ? snprintf(uuid, length, "MIG-1") : snprintf(uuid, length, "GPU-0"), 0;
+}
+int nvmlDeviceGetName(void *device, char *name, unsigned int length) {
+  return device == &slice ? snprintf(name, length, "A100 MIG 1g.5gb") : snprintf(name, length, "A100"), 0;
+}
+int nvmlDeviceGetMemoryInfo(void *device, nvmlMemory_t *memory) {
+  memory->total = device == &slice ? 5 : 40; memory->free = memory->total - 1; memory->used = 1;
+  return 0;
+}
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
+  if (device == &slice) return 2;
+  *major = 8; *minor = 6;
+  return 0;
+}
+#if !OLD
+int nvmlDeviceGetMigMode(void *device, unsigned int *current, unsigned int *pending) {
+  *current = *pending = device == &devices[1];
+  return 0;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned int *count) { *count = 2; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned int index, void **part) {
+  *part = &slice;
+  return index ? 6 : 0;
+}
+#endif
+"""
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """A function that compiles such a library, and returns its path."""
+
+    def compile(init=0, old=0):
+        folder = tmp_path_factory.mktemp("nvml")
+        source, library = folder / "nvml.c", folder / "libnvidia-ml.so.1"
+        source.write_text(SOURCE)
+        options = [f"-DINIT={init}", f"-DOLD={old}", "-Wall", "-Wno-unused-variable", "-shared", "-fPIC"]
+        subprocess.run(["cc", *options, "-o", library, source], check=True)
+        return str(library)
+
+    return compile
+
+
+@pytest.mark.processes
+def test_nvml(build):
+    """A partitioned GPU is its slices, and one that tells nothing is left out."""
+    assert find_by_nvml(build()) == [
+        GpuProperties(0, "GPU-0", "A100", (8, 6), 40, 39, False),
+        GpuProperties(1, "MIG-1", "A100 MIG 1g.5gb", (8, 6), 5, 4, True),
+    ]
+
+
+@pytest.mark.processes
+def test_old_nvml(build):
+    """A library from before MIG knows whole GPUs only."""
+    assert [gpu.is_slice for gpu in find_by_nvml(build(old=1))] == [False, False]
+
+
+@pytest.mark.processes
+def test_nvml_without_a_driver(build):
+    """A library that finds no driver has no GPUs."""
+    assert find_by_nvml(build(init=9)) == []

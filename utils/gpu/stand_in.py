@@ -1,0 +1,345 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A GPU that does not exist, for tests on machines without one. Its memory is main memory.
+
+It keeps the rules of the driver, and is stricter where the driver leaves the result undefined:
+
+- A handle is invalid in the process that exported it, on another GPU, and after its memory is freed. What is open twice
+  must be closed twice.
+- Memory must not be freed while another process has it open, nor used after the process that owns it has ended.
+- A process must wait for an event behind a copy of another process before it reads the result. Each process counts its
+  copies. An event carries that number, and memory the number of the last copy to it; `_seen` is how far this process
+  has waited for each other one.
+
+Memory and events are memfds without a name, which other processes open through /proc: they end with their owner, and
+leave nothing behind. Pointers are not addresses of this process, so that nobody can use one by mistake.
+
+    memory := header contents
+    header := owner freed writer copy opener*    numbers of eight bytes: `writer` is the process of the last copy, and
+                                                 each opener a process, or 0
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import mmap
+import os
+import struct
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Tuple
+
+from pyruntime.utils.gpu.driver import HANDLE_BYTES, GpuLostError, GpuProperties, gpu_error
+from pyruntime.utils.gpu.machine import Machine, parse_machine
+from pyruntime.utils.gpu.visible import VISIBLE, visible
+
+_PAGE_BYTES = 4096
+_OPENERS = 256
+_NUMBER = struct.Struct("<Q")
+_OWNER, _FREED, _WRITER, _COPY, _FIRST_OPENER = range(5)
+_HANDLE = struct.Struct("<8sQQQ8s")
+_MEMORY, _EVENT = b"stand-in", b"st-event"
+# No mapping of a process lies there.
+_FIRST_POINTER = 1 << 52
+
+
+class _Shared:
+    """A memfd that processes share: a header of numbers, and the contents."""
+
+    def __init__(self, fd: int, kind: bytes, device: bytes, where: Tuple[int, int]) -> None:
+        """`where` are the process that owns it, and the descriptor there."""
+        self._fd = fd
+        self._where = where
+        self._inode = os.fstat(fd).st_ino
+        self.map = mmap.mmap(fd, os.fstat(fd).st_size)
+        self.handle = _HANDLE.pack(kind, *where, self._inode, device).ljust(HANDLE_BYTES, b"\0")
+        self.opened = 1
+
+    @property
+    def size(self) -> int:
+        """The size of the contents."""
+        return len(self.map) - _PAGE_BYTES
+
+    def get(self, at: int) -> int:
+        """A number of the header."""
+        number: int = _NUMBER.unpack_from(self.map, at * _NUMBER.size)[0]
+        return number
+
+    def set(self, at: int, number: int) -> None:
+        """Set a number of the header."""
+        _NUMBER.pack_into(self.map, at * _NUMBER.size, number)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """No other process changes the header meanwhile."""
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its owner lives and has not freed it."""
+        return not self.get(_FREED) and _inode(*self._where) == self._inode
+
+    def replace_opener(self, old: int, new: int) -> bool:
+        """Put a process in the place of another one in the list of openers; 0 is a free place."""
+        with self.locked():
+            for at in range(_FIRST_OPENER, _FIRST_OPENER + _OPENERS):
+                if self.get(at) == old:
+                    self.set(at, new)
+                    return True
+        return False
+
+    def openers(self) -> Iterator[int]:
+        """The processes that have it open and live."""
+        for at in range(_FIRST_OPENER, _FIRST_OPENER + _OPENERS):
+            pid = self.get(at)
+            if pid and os.path.exists(f"/proc/{pid}/exe"):  # a zombie has none
+                yield pid
+
+    def end(self) -> None:
+        """Unmap it here."""
+        self.map.close()
+        os.close(self._fd)
+
+
+def _inode(pid: int, fd: int) -> int:
+    try:
+        return os.stat(f"/proc/{pid}/fd/{fd}").st_ino
+    except OSError:
+        return 0
+
+
+class StandInGpu:
+    """See the module, and `Gpu` for the methods. `path` is the file that machine.py describes."""
+
+    def __init__(self, path: str, ordinal: int = 0) -> None:
+        """Raises GpuMissingError if there is no GPU with this number."""
+        self._path = path
+        self._ordinal = ordinal
+        self._memory: Dict[int, _Shared] = {}
+        self._events: Dict[int, _Shared] = {}
+        self._next = _FIRST_POINTER
+        self._copies = 0
+        self._seen: Dict[int, int] = {}
+        self._lost = ""
+        gpus = self._gpus(self._machine())
+        if ordinal >= len(gpus):
+            raise gpu_error("CUDA_ERROR_INVALID_DEVICE", "cuDeviceGet", "invalid device ordinal")
+        self._device = hashlib.blake2b(gpus[ordinal].uuid.encode(), digest_size=8).digest()
+
+    # Properties.
+
+    def properties(self) -> GpuProperties:
+        machine = self._begin("properties")
+        gpu = self._gpus(machine)[self._ordinal]
+        used = sum(memory.size for memory in self._memory.values() if memory.get(_OWNER) == os.getpid())
+        return gpu._replace(free_bytes=gpu.free_bytes - used)
+
+    # Memory.
+
+    def allocate(self, size: int) -> int:
+        self._begin("allocate")
+        if size <= 0:
+            raise gpu_error("CUDA_ERROR_INVALID_VALUE", "allocate", f"expected a positive size, found {size}")
+        if size > self.properties().free_bytes:
+            raise gpu_error("CUDA_ERROR_OUT_OF_MEMORY", "allocate", "out of memory")
+        return self._add(self._memory, self._create(_MEMORY, size), size)
+
+    def free(self, pointer: int) -> None:
+        self._begin("free")
+        memory = self._find(self._memory, pointer, "free", os.getpid())
+        with memory.locked():
+            for pid in memory.openers():
+                raise gpu_error("CUDA_ERROR_INVALID_VALUE", "free", f"process {pid} has the memory open")
+            memory.set(_FREED, 1)
+        self._memory.pop(pointer).end()
+
+    def export(self, pointer: int) -> bytes:
+        self._begin("export")
+        return self._find(self._memory, pointer, "export", os.getpid()).handle
+
+    def open(self, handle: bytes) -> int:
+        self._begin("open")
+        for pointer, memory in self._memory.items():
+            if memory.handle == handle and memory.get(_OWNER) != os.getpid():
+                memory.opened += 1
+                return pointer
+        memory = self._import(_MEMORY, handle, "open")
+        if not memory.replace_opener(0, os.getpid()):
+            memory.end()
+            raise gpu_error("CUDA_ERROR_OUT_OF_MEMORY", "open", f"more than {_OPENERS} processes have the memory open")
+        return self._add(self._memory, memory, memory.size)
+
+    def close(self, pointer: int) -> None:
+        self._begin("close")
+        memory = self._memory.get(pointer)
+        if memory is None or memory.get(_OWNER) == os.getpid():
+            raise gpu_error("CUDA_ERROR_INVALID_VALUE", "close", "the pointer is not that of an open handle")
+        memory.opened -= 1
+        if not memory.opened:
+            memory.replace_opener(os.getpid(), 0)
+            self._memory.pop(pointer).end()
+
+    def size(self, pointer: int) -> int:
+        self._begin("size")
+        return self._find(self._memory, pointer, "size").size
+
+    # Copies.
+
+    def write(self, pointer: int, contents: Any) -> None:
+        self._begin("write")
+        with memoryview(contents).cast("B") as source:
+            memory, at = self._range(pointer, len(source), "write")
+            memory.map[at : at + len(source)] = source
+            self._wrote(memory, 0)
+
+    def read(self, pointer: int, target: Any) -> None:
+        self._begin("read")
+        with memoryview(target).cast("B") as filled:
+            memory, at = self._range(pointer, len(filled), "read")
+            self._check_order(memory, "read")
+            with memoryview(memory.map) as source:
+                filled[:] = source[at : at + len(filled)]
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        self._begin("copy")
+        memory, at = self._range(source, size, "copy")
+        self._check_order(memory, "copy")
+        copied = memory.map[at : at + size]
+        memory, at = self._range(target, size, "copy")
+        memory.map[at : at + size] = copied
+        self._copies += 1
+        self._wrote(memory, self._copies)
+
+    # Events.
+
+    def create_event(self) -> int:
+        self._begin("create_event")
+        return self._add(self._events, self._create(_EVENT, 0), 0)
+
+    def record(self, event: int) -> None:
+        self._begin("record")
+        page = self._find(self._events, event, "record")
+        with page.locked():
+            page.set(_WRITER, os.getpid())
+            page.set(_COPY, self._copies)
+
+    def wait(self, event: int) -> None:
+        self._begin("wait")
+        self._see(event, "wait")
+
+    def synchronize(self, event: int) -> None:
+        self._begin("synchronize")
+        self._see(event, "synchronize")
+
+    def export_event(self, event: int) -> bytes:
+        self._begin("export_event")
+        return self._find(self._events, event, "export_event", os.getpid()).handle
+
+    def open_event(self, handle: bytes) -> int:
+        self._begin("open_event")
+        return self._add(self._events, self._import(_EVENT, handle, "open_event"), 0)
+
+    def destroy_event(self, event: int) -> None:
+        self._begin("destroy_event")
+        page = self._events.pop(event, None)
+        if page is None:
+            raise gpu_error("CUDA_ERROR_INVALID_HANDLE", "destroy_event", "there is no such event")
+        if page.get(_OWNER) == os.getpid():
+            page.set(_FREED, 1)
+        page.end()
+
+    # The rules.
+
+    def _machine(self) -> Machine:
+        with open(self._path) as file:
+            return parse_machine(file.read())
+
+    def _gpus(self, machine: Machine) -> List[GpuProperties]:
+        return visible(machine.gpus, os.environ.get(VISIBLE))
+
+    def _begin(self, call: str) -> Machine:
+        """Raise the error that the file asks for. A GPU that is lost stays so in this process."""
+        machine = self._machine()
+        reason = self._lost or machine.faults.get(call)
+        if reason:
+            error = gpu_error(reason, call)
+            if isinstance(error, GpuLostError):
+                self._lost = reason
+            raise error
+        return machine
+
+    def _create(self, kind: bytes, size: int) -> _Shared:
+        fd = os.memfd_create("pyruntime stand-in", os.MFD_CLOEXEC)
+        os.ftruncate(fd, _PAGE_BYTES + size)
+        shared = _Shared(fd, kind, self._device, (os.getpid(), fd))
+        shared.set(_OWNER, os.getpid())
+        return shared
+
+    def _add(self, table: Dict[int, _Shared], shared: _Shared, size: int) -> int:
+        pointer = self._next
+        # A gap, so that a pointer behind the end is in no memory.
+        self._next += (size // _PAGE_BYTES + 2) * _PAGE_BYTES
+        table[pointer] = shared
+        return pointer
+
+    def _import(self, kind: bytes, handle: bytes, call: str) -> _Shared:
+        try:
+            found, pid, fd, inode, device = _HANDLE.unpack_from(handle)
+        except struct.error:
+            found = b""
+        if found != kind or len(handle) != HANDLE_BYTES:
+            raise gpu_error("CUDA_ERROR_INVALID_HANDLE", call, "invalid resource handle")
+        if pid == os.getpid():
+            raise gpu_error("CUDA_ERROR_INVALID_CONTEXT", call, "invalid device context")
+        if device != self._device:
+            raise gpu_error("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", call, "the handle is that of another GPU")
+        try:
+            copy = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            raise gpu_error("CUDA_ERROR_INVALID_HANDLE", call, "invalid resource handle") from None
+        if os.fstat(copy).st_ino != inode:
+            os.close(copy)
+            raise gpu_error("CUDA_ERROR_INVALID_HANDLE", call, "invalid resource handle")
+        return _Shared(copy, kind, device, (pid, fd))
+
+    def _find(self, table: Dict[int, _Shared], pointer: int, call: str, owner: int = 0) -> _Shared:
+        shared = table.get(pointer)
+        if shared is None or (owner and shared.get(_OWNER) != owner):
+            raise gpu_error("CUDA_ERROR_INVALID_VALUE", call, f"{pointer:#x} is not of this process")
+        self._check_live(shared, call)
+        return shared
+
+    def _range(self, pointer: int, size: int, call: str) -> Tuple[_Shared, int]:
+        """The memory that has all of these bytes, and where they begin in its mapping."""
+        for first, memory in self._memory.items():
+            if first <= pointer and pointer + size <= first + memory.size:
+                self._check_live(memory, call)
+                return memory, pointer - first + _PAGE_BYTES
+        raise gpu_error("CUDA_ERROR_INVALID_VALUE", call, f"{size} bytes at {pointer:#x} are not all in one allocation")
+
+    def _check_live(self, shared: _Shared, call: str) -> None:
+        if not shared.is_live:
+            raise gpu_error("CUDA_ERROR_INVALID_HANDLE", call, "the process that owns it has freed it, or has ended")
+
+    def _wrote(self, memory: _Shared, copy: int) -> None:
+        with memory.locked():
+            memory.set(_WRITER, os.getpid())
+            memory.set(_COPY, copy)
+
+    def _check_order(self, memory: _Shared, call: str) -> None:
+        with memory.locked():
+            writer, copy = memory.get(_WRITER), memory.get(_COPY)
+        if writer != os.getpid() and copy > self._seen.get(writer, 0):
+            raise gpu_error("CUDA_ERROR_NOT_READY", call, "no event orders this behind the copy of another process")
+
+    def _see(self, event: int, call: str) -> None:
+        page = self._find(self._events, event, call)
+        with page.locked():
+            writer, copy = page.get(_WRITER), page.get(_COPY)
+        if not writer:
+            raise gpu_error("CUDA_ERROR_NOT_READY", call, "the event was never recorded")
+        self._seen[writer] = max(copy, self._seen.get(writer, 0))

@@ -123,7 +123,7 @@ class World:
     def capacity_freed(self):
         pass
 
-    def request(self):
+    def request(self, priority=0):
         slot = Slot()
         answers = []
         tensors = [(name, "INT8", [1], 0, 1, MEMORY_CPU, 0) for name in sorted(self.graphs.given)]
@@ -137,6 +137,7 @@ class World:
                 outcome.release()
 
         job = Job("7", options, tensors, 1, None, [slot], respond, 0)
+        job.priority = priority
         self.jobs.append((job, slot, answers))
         self.requests.execute([job])
         return job
@@ -235,6 +236,18 @@ def test_first_failure_counts():
         Code.UNSUPPORTED,
         True,
     )
+    world.check_over()
+
+
+def test_priority():
+    """Each step queues in the priority level of the request, also if a call like it is known already."""
+    world = chain()
+    for level in (3, 1, 2):
+        world.request(level)
+        for _ in CHAIN:
+            ((_, job, _),) = world.open
+            assert job.priority == level
+            world.answer(0)
     world.check_over()
 
 

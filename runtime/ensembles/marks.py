@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sequence that a request belongs to, as it goes through the steps of an ensemble. (pure)
 
-A step's model may change it for the steps behind it, by parameters of its response; the rules are Triton's.
+A step's model may change it for all steps behind it, by parameters of its response; the rules are Triton's.
 """
 
 from __future__ import annotations
@@ -16,10 +16,19 @@ from pyruntime.utils.request_codec import SEQUENCE_END, SEQUENCE_START
 # A correlation id, and the flags of a request in its sequence.
 SequenceMark = tuple[int | str, int]
 
+_FLAGS = {"sequence_start": SEQUENCE_START, "sequence_end": SEQUENCE_END}
+_NAMES = {"sequence_id", *_FLAGS}
+
 
 def changed_mark(mark: SequenceMark, parameters: Mapping[str, Parameter]) -> SequenceMark:
-    """The mark after a response with these parameters. Raises InferenceError if one of them has another type."""
-    sequence_id, flags = mark
+    """The mark after a response with these parameters, of a step whose request had `mark`.
+
+    With any parameter of the sequence, the flags are those that the response sets. Raises InferenceError if one of the
+    parameters has another type.
+    """
+    if _NAMES.isdisjoint(parameters):
+        return mark
+    sequence_id, flags = mark[0], 0
     if "sequence_id" in parameters:
         given = parameters["sequence_id"]
         if isinstance(given, (bool, float)):
@@ -28,12 +37,12 @@ def changed_mark(mark: SequenceMark, parameters: Mapping[str, Parameter]) -> Seq
                 Code.INVALID_ARG,
             )
         sequence_id = given
-    for name, flag in (("sequence_start", SEQUENCE_START), ("sequence_end", SEQUENCE_END)):
+    for name, flag in _FLAGS.items():
         if name in parameters:
             is_set = parameters[name]
             if not isinstance(is_set, bool):
                 raise InferenceError(f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL", Code.INVALID_ARG)
-            flags = flags | flag if is_set else flags & ~flag
+            flags |= flag if is_set else 0
     return sequence_id, flags
 
 

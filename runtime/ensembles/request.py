@@ -198,7 +198,7 @@ class EnsembleRequest:
         """Report the tensors of a response to the policy. Raises InferenceError; the response is not released then."""
         step, plan = call.step, self._plan
         index, written = step.index, plan.written[step.index]
-        mark = changed_mark(self.mark, response.parameters) if response.parameters else self.mark
+        mark = changed_mark(call.mark, response.parameters) if response.parameters else call.mark
         if type(response.outputs) is not KeptOutputs:  # which lie in a stub's region
             for output in response.outputs:
                 if not output.address and output.name in written.shared:  # from a cache, for instance

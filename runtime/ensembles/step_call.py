@@ -72,10 +72,11 @@ class TimedTracer:
 class StepCall(ModelCall):
     """See the module. It is its own request, and the slot of its inputs, whose sources keep their regions open.
 
-    `has_responded`: the model has sent a response. `times` are those of its job, None until there is one.
+    `has_responded`: the model has sent a response. `times` are those of its job, None until there is one, and `mark` is
+    the job's sequence.
     """
 
-    __slots__ = ("_owner", "has_responded", "iteration", "step", "times", "trace")
+    __slots__ = ("_owner", "has_responded", "iteration", "mark", "step", "times", "trace")
 
     offset = 0
     view = memoryview(b"")
@@ -86,6 +87,7 @@ class StepCall(ModelCall):
         self.step, self.iteration = start
         self.trace = owner.job.trace_context
         self.has_responded = False
+        self.mark = owner.mark
         self.times: StepTimes | None = None
         self._owner = owner
 
@@ -108,7 +110,7 @@ class StepCall(ModelCall):
             inputs = []
             for name, datatype, shape, data, size in contents:
                 inputs.append((name, datatype, shape, bytes(data), size, MEMORY_CPU, 0))
-        sequence_id, flags = (self._mark() if source is None else source.mark) or owner.mark
+        sequence_id, flags = self.mark = (self._mark() if source is None else source.mark) or owner.mark
         timeout_us, parameters = ensemble_job.options.timeout_us, ensemble_job.options.parameters
         # As its constructor does, which costs a call.
         options = tuple.__new__(RequestOptions, (sequence_id, flags, timeout_us, step.requested, parameters))

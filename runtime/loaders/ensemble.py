@@ -8,6 +8,7 @@ There is no process to start. The folder of the version may be empty.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
@@ -32,6 +33,8 @@ from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.draft import Draft
 from pyruntime.utils.errors import InferenceError, LoadError
 
+_LOG = logging.getLogger("pyruntime.repository")
+
 
 class EnsembleLoader:
     """See the module, and VersionLoader. `find` returns the version that serves, and raises InferenceError."""
@@ -53,6 +56,9 @@ class EnsembleLoader:
             models = [self._find(step.model_name, step.model_version).spec for step in spec.ensemble.steps]
         except InferenceError as exc:  # it was unloaded a moment ago
             raise LoadError(f"ensemble '{spec.name}' lacks a model: {exc.message}", exc.code) from exc
+        if spec.ensemble.max_inflight_requests:
+            limit = spec.ensemble.max_inflight_requests
+            _LOG.info("Ensemble model '%s' configured with max_inflight_requests: %d", spec.name, limit)
         memory = self._factory.memory(draft)
         undo.callback(memory.close)
         model = self._factory.version(inherited_labels(spec, models), version, memory)

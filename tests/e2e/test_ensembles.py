@@ -32,6 +32,18 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", read + self.n)]))
         return responses
 """
+# Is of another sequence than its request.
+MARK = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse(
+                [pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())],
+                parameters={"sequence_id": "other", "sequence_end": True, "more": 1},
+            )
+            for request in requests
+        ]
+"""
 TELL = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -158,6 +170,7 @@ def server(tmp_path_factory, write_model, serving):
     for name in ("first", "second", "third"):
         write_model(repository, name, ADD)
     write_model(repository, "sum", SUM, SUM_CONFIG)
+    write_model(repository, "mark", MARK)
     write_model(repository, "tell", TELL)
     write_model(repository, "fail", FAIL)
     write_model(repository, "count", COUNT, more=DECOUPLED)
@@ -181,6 +194,7 @@ def server(tmp_path_factory, write_model, serving):
         "pipeline": chain("first", "second", "third"),
         "nested": chain("pipeline", "first"),
         "telling": chain("tell"),
+        "marking": chain("mark", "first", "tell"),
         "failing": chain("first", "fail", "second"),
         "outer_failing": chain("failing"),
         "counting": chain("count", "first", "second"),
@@ -235,6 +249,15 @@ def test_what_a_step_is_told(server):
     told = json.loads(bytes(result.as_numpy("OUT").astype(np.uint8)))
     assert told == ["me", 7, 1, 5_000_000, {"a": 1}, ["OUT"]]
     assert result.get_response()["parameters"] == {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
+
+
+def test_sequence_of_a_step(server):
+    """What a step's response says of the sequence holds for all steps behind it, and for the response."""
+    result = server.infer("marking", numbers(1), sequence_id=7, sequence_start=True)
+    told = json.loads(bytes(result.as_numpy("OUT").astype(np.uint8)))
+    assert told[1:3] == ["other", 2]
+    expected = {"sequence_id": "other", "sequence_start": False, "sequence_end": True}
+    assert result.get_response()["parameters"] == expected
 
 
 def test_only_the_steps_of_requested_outputs_run(server):
@@ -306,6 +329,7 @@ def test_max_inflight_requests(server):
     """A step is under way as often as the configuration allows, for all responses of the step before."""
     assert [event["OUT"] for event in server.stream("lonely", IN=[20])] == [1] * 20
     assert max(event["OUT"] for event in server.stream("crowded", IN=[20])) > 1
+    assert "Ensemble model 'lonely' configured with max_inflight_requests: 1" in server.log
 
 
 def test_circle_of_calls(server):

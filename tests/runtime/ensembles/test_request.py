@@ -142,7 +142,7 @@ class World:
         self.requests.execute([job])
         return job
 
-    def answer(self, index, failure=None):
+    def answer(self, index, failure=None, **parameters):
         """A model answers one of its jobs: with its next response, with an error, or with the end."""
         each = self.open[index]
         model, job, sent = each
@@ -171,7 +171,7 @@ class World:
             self.released += 1
 
         job.respond(
-            InferResponse(model.spec.name, 1, "7", outputs, release=release, regions=(model.region,)),
+            InferResponse(model.spec.name, 1, "7", outputs, parameters, release=release, regions=(model.region,)),
             node.responses is None,
         )
 
@@ -248,6 +248,62 @@ def test_priority():
             ((_, job, _),) = world.open
             assert job.priority == level
             world.answer(0)
+    world.check_over()
+
+
+JOIN = (CHAIN[0], Node([("in", False)], ["b"]), Node([("a", False), ("b", False)], ["out"]))
+THREE = (*CHAIN[:1], Node([("a", False)], ["b"]), Node([("b", False)], ["out"]))
+
+
+def test_sequence_of_a_step():
+    """What a step says of the sequence holds for all steps behind it, and for the client."""
+    world = chain(*THREE)
+    for parameters, expected in (({}, (0, 0)), ({"sequence_id": 9, "sequence_end": True, "other": 1}, (9, 2))):
+        world.request()
+        world.answer(0, **parameters)
+        for _ in THREE[1:]:
+            ((_, job, _),) = world.open
+            assert (job.options.correlation_id, job.options.flags) == expected
+            world.answer(0)
+        ((response, _),) = answers_of(world, -1)
+        assert response.parameters == {
+            "sequence_id": expected[0],
+            "sequence_start": False,
+            "sequence_end": bool(expected[1]),
+        }
+    world.check_over()
+
+
+def test_wrong_sequence_of_a_step():
+    """A parameter of a wrong type fails the request, and names the step."""
+    world = chain()
+    world.request()
+    world.answer(0, sequence_start=1)
+    ((failure, final),) = answers_of(world)
+    assert (failure.code, final) == (Code.INVALID_ARG, True)
+    assert "expect parameter 'sequence_start' to be TRITONSERVER_PARAMETER_BOOL" in failure.message
+    assert "model 'm0'" in failure.message
+    world.check_over()
+
+
+def test_sequences_that_contradict(caplog):
+    """Of two steps that say different things the first counts, in the order of the inputs; the log says so.
+
+    A step that says nothing passes on what the request says.
+    """
+    world = chain(*JOIN)
+    for first, second, expected in ((3, 3, 3), (3, 4, 3), (4, 3, 4), (None, 4, 0), (4, None, 4), (None, None, 0)):
+        caplog.clear()
+        world.request()
+        said_by = {"m0": first, "m1": second}
+        for _ in said_by:
+            value = said_by[world.open[0][0].spec.name]
+            world.answer(0, **({} if value is None else {"sequence_id": value}))
+        ((_, job, _),) = world.open
+        assert job.options.correlation_id == expected
+        said = [line for line in caplog.messages if "Different set of response parameters are set for 'm2'" in line]
+        assert len(said) == (first != second)
+        world.answer(0)
     world.check_over()
 
 

@@ -37,6 +37,10 @@ class AvailableGpus:
         """The numbers of the GPUs that instances may use."""
         return tuple(gpu.ordinal for gpu in self.usable)
 
+    def by_number(self, number: int) -> GpuProperties:
+        """The GPU with a number that a valid configuration has."""
+        return next(gpu for gpu in self.all if gpu.ordinal == number)
+
     def is_over_limit(self, gpu: GpuProperties) -> bool:
         """Whether more of the memory is in use than the operator allows for loading a model."""
         return gpu.total_bytes - gpu.free_bytes > int(gpu.total_bytes * self.limits.get(gpu.ordinal, 1.0))

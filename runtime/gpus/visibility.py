@@ -40,7 +40,7 @@ def sight_of(instance: InstanceSpec, spec: ModelSpec, gpus: AvailableGpus) -> Si
         raise LoadError(f"model '{spec.name}' has the parameter {PARAMETER} '{mode}', which must be '{OWN}' or '{ALL}'")
     if instance.kind != "GPU":
         return Sight({}, instance.device_id)
-    gpu = next(each for each in gpus.all if each.ordinal == instance.device_id)
+    gpu = gpus.by_number(instance.device_id)
     if mode == OWN:
         return Sight({VISIBLE: gpu.uuid}, 0)
     if gpu.is_slice:

@@ -23,6 +23,7 @@ from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
 from pyruntime.runtime.execution.executor import WarmUp
+from pyruntime.runtime.gpus.available import AvailableGpus
 from pyruntime.runtime.gpus.visibility import check_sight_of_server
 from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
 from pyruntime.runtime.instances.native.host import NativeHost
@@ -102,7 +103,7 @@ class NativeLoader:
         warm_up = warm_up_of(made, draft.folder.path, self._factory.grants)
         _check_gpus(draft, spec.name, spec.instances)
         groups = zip(spec.instances, _groups(config), strict=True)
-        served.instances = [self._instance(made, spec, model, *each, warm_up) for each in groups]
+        served.instances = [self._instance(made, spec, model, *each, warm_up, draft.gpus) for each in groups]
         limit(self._factory.grants, made, served.instances, spec.instances, undo)
         await _start(served.instances, undo, at_once=library.parallel_loading)
         return made, served.instances
@@ -126,7 +127,7 @@ class NativeLoader:
         lacking = [each for each, (_, stays) in zip(spec.instances, places, strict=True) if stays is None]
         _check_gpus(draft, spec.name, lacking)
         instances = [
-            stays or self._instance(model, spec, served.model, instance, group, warm_up)
+            stays or self._instance(model, spec, served.model, instance, group, warm_up, draft.gpus)
             for (_, stays), instance, group in zip(places, spec.instances, _groups(config), strict=True)
         ]
         new = [each for each in instances if each not in served.instances]
@@ -210,6 +211,7 @@ class NativeLoader:
         instance: InstanceSpec,
         group: Config,
         warm_up: WarmUp | None,
+        gpus: AvailableGpus,
     ) -> NativeInstance:
         """An instance that is not started yet; `spec` is, or will be, that of the version."""
         plan = NativeInstanceSpec(
@@ -218,7 +220,7 @@ class NativeLoader:
             version.version,
             model,
             version.memory,
-            version.statistics,
+            self._factory.statistics(version, instance, gpus),
             _host_policy(instance, group, self._settings.host_policies),
             tuple(group.profile),
             tuple((each.SecondaryDeviceKind.Name(each.kind), each.device_id) for each in group.secondary_devices),

@@ -223,7 +223,7 @@ class PythonLoader:
                 args,
                 model.memory,
                 self._settings.python_backend.shm_growth_byte_size,
-                model.statistics,
+                self._factory.statistics(model, instance, draft.gpus),
                 self._server,
                 process.concurrency,
                 environment,

@@ -24,7 +24,7 @@ from pyruntime.runtime.inference.model_version import Exchange, ModelVersion, no
 from pyruntime.runtime.loaders.model_files import read_labels
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.model_families import new_statistics
-from pyruntime.runtime.observe.statistics import MemoryUsage
+from pyruntime.runtime.observe.statistics import MemoryUsage, ModelStatistics
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.draft import Draft
 from pyruntime.runtime.scheduling.batcher import Strategy
@@ -101,6 +101,12 @@ class VersionFactory:
             spec, version, self._settings.metrics_config, has_cache=cache is not None, memory_usage=memory_usage
         )
         return ModelVersion(spec, version, memory, self._on_lost, statistics, cache, strategy, finalize, self.grants)
+
+    def statistics(self, model: ModelVersion, instance: InstanceSpec, gpus: AvailableGpus) -> ModelStatistics:
+        """What an instance of a version records its numbers in. As in Triton, metrics of GPUs have to be allowed."""
+        if instance.kind != "GPU" or not self._settings.allow_gpu_metrics:
+            return model.statistics
+        return model.statistics.on_gpu(gpus.by_number(instance.device_id).uuid)
 
 
 def limit(

@@ -3,14 +3,15 @@
 """Renders Triton's metrics of models from their statistics, when a client requests the page. (pure)
 
 Requests record nothing extra for them, except the summaries and histograms that --metrics-config enables. A version
-that is no longer served has no lines, and the one that replaces it starts at 0. Labels of GPUs and namespaces are
-omitted, because this server has neither.
+that is no longer served has no lines, and the one that replaces it starts at 0. Executions of instances on GPUs have a
+label `gpu_uuid`, as in Triton: a version then has a line for each GPU, and one for all other requests. Labels of
+namespaces are omitted, because this server has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.observe import built_in
@@ -99,14 +100,15 @@ def labels_of(spec: ModelSpec, version: int) -> dict[str, str]:
     return {"model": spec.name, "version": str(version), **tags}
 
 
-def model_lines(models: Iterable[ModelReading], settings: MetricsSettings) -> str:
+def model_lines(models: Sequence[ModelReading], settings: MetricsSettings) -> str:
     """All families of models."""
     series = [(labels_text(model.labels), model) for model in models]
-    families = [_family(built_in.REQUEST_SUCCESS, series, lambda model: model.statistics.success_count)]
+    by_gpu = [(labels_text(part.labels), part) for model in models for part in _by_gpu(model)]
+    families = [_family(built_in.REQUEST_SUCCESS, by_gpu, lambda model: model.statistics.success_count)]
     families.append(built_in.REQUEST_FAILURE.lines([_failures(model) for _, model in series]))
-    families += [_family(family, series, read) for family, read in _COUNTS]
+    families += [_family(family, by_gpu, read) for family, read in _COUNTS]
     if settings.counter_latencies:
-        families += [_family(family, series, read) for family, read in _DURATIONS]
+        families += [_family(family, by_gpu, read) for family, read in _DURATIONS]
         families += [_cache_family(family, series, read) for family, read in _CACHE]
     families += [_family(family, series, read) for family, read in _GAUGES]
     families.append(built_in.FIRST_RESPONSE.lines(_first_responses(series)))
@@ -115,6 +117,18 @@ def model_lines(models: Iterable[ModelReading], settings: MetricsSettings) -> st
     cached = [(labels, model) for labels, model in series if model.statistics.cache is not None]
     families += [_summary_family(family, cached, read, ranks) for family, read in _CACHE_SUMMARIES]
     return "".join(families)
+
+
+def _by_gpu(model: ModelReading) -> list[ModelReading]:
+    """The counters of a version for each GPU that its instances are on, and last those of everything else."""
+    statistics = model.statistics
+    if not statistics.by_gpu:
+        return [model]
+    parts = [
+        replace(model, labels={**model.labels, "gpu_uuid": uuid}, statistics=part)
+        for uuid, part in statistics.by_gpu.items()
+    ]
+    return [*parts, replace(model, statistics=statistics.elsewhere)]
 
 
 def _summary_family(family: BuiltIn, series: Series, read: Callable[[Latencies], Summary], ranks: list[float]) -> str:

@@ -132,11 +132,13 @@ class ModelStatistics:
     successful ones, and `execution_count` the executed batches. The times of a batch count in full for every request in
     it. `latencies` and `first_responses` are None unless the settings enable these metrics; `cache` is None for models
     without a response cache. `memory_usage` returns the memory that the version uses, as far as known. `copied_bytes`
-    is how much of the tensors between the steps of an ensemble had to be copied.
+    is how much of the tensors between the steps of an ensemble had to be copied. `by_gpu` has, by UUIDs, the part of
+    these counters that belongs to instances on GPUs.
     """
 
     __slots__ = (
         "batches",
+        "by_gpu",
         "cache",
         "compute_infer_ns",
         "compute_input_ns",
@@ -174,6 +176,22 @@ class ModelStatistics:
         self.failures = dict.fromkeys(FailureReason, 0)
         self.batches: dict[int, BatchStatistics] = {}
         self.responses: dict[int, ResponseStatistics] = {}
+        self.by_gpu: dict[str, ModelStatistics] = {}
+
+    def on_gpu(self, uuid: str) -> ModelStatistics:
+        """The counters that instances on a GPU record their numbers in; these have them, too."""
+        found = self.by_gpu.get(uuid)
+        if found is None:
+            found = self.by_gpu[uuid] = _GpuStatistics(self)
+        return found
+
+    @property
+    def elsewhere(self) -> ModelStatistics:
+        """The part of the executions and their times that does not belong to instances on GPUs, at this moment."""
+        rest = ModelStatistics()
+        for name in _OF_INSTANCES:
+            setattr(rest, name, getattr(self, name) - sum(getattr(each, name) for each in self.by_gpu.values()))
+        return rest
 
     @property
     def failure_count(self) -> int:
@@ -294,6 +312,66 @@ class ModelStatistics:
             "response_stats": {str(index): self.responses[index].as_dict() for index in sorted(self.responses)},
             "memory_usage": _memory_usage(self.memory_usage()),
         }
+
+
+# The counters that Triton has for each GPU.
+_OF_INSTANCES = (
+    "success_count",
+    "success_ns",
+    "inference_count",
+    "execution_count",
+    "queue_ns",
+    "compute_input_ns",
+    "compute_infer_ns",
+    "compute_output_ns",
+)
+
+
+class _GpuStatistics(ModelStatistics):
+    """The part of the counters of a version that belongs to its instances on one GPU: those in _OF_INSTANCES."""
+
+    __slots__ = ("_whole",)
+
+    def __init__(self, whole: ModelStatistics) -> None:
+        super().__init__(whole.latencies, whole.first_responses, whole.cache)
+        self._whole = whole
+
+    def success(self, rows: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int, total_ns: int) -> None:
+        self._whole.success(rows, queue_ns, input_ns, infer_ns, output_ns, total_ns)
+        self.success_count += 1
+        self.success_ns += total_ns
+        self.inference_count += rows
+        self.queue_ns += queue_ns
+        self.compute_input_ns += input_ns
+        self.compute_infer_ns += infer_ns
+        self.compute_output_ns += output_ns
+
+    def counted(self, count: int, rows: int, sums: Sequence[int], now_ms: int) -> None:
+        self._whole.counted(count, rows, sums, now_ms)
+        queue_ns, input_ns, infer_ns, output_ns, total_ns, *_ = sums
+        self.success_count += count
+        self.success_ns += total_ns
+        self.inference_count += count * rows
+        self.execution_count += count
+        self.queue_ns += queue_ns
+        self.compute_input_ns += input_ns
+        self.compute_infer_ns += infer_ns
+        self.compute_output_ns += output_ns
+
+    def failure(self, total_ns: int, reason: FailureReason) -> None:
+        self._whole.failure(total_ns, reason)
+
+    def first_response(self, total_ns: int) -> None:
+        self._whole.first_response(total_ns)
+
+    def response(self, index: int) -> ResponseStatistics | None:
+        return self._whole.response(index)
+
+    def execution(
+        self, batch_size: int, input_ns: int, infer_ns: int, output_ns: int, now_ms: int, count: int = 1
+    ) -> None:
+        self._whole.execution(batch_size, input_ns, infer_ns, output_ns, now_ms, count)
+        self.execution_count += count
 
 
 def reason_of(failure: InferenceError, cancelled: bool) -> FailureReason:

@@ -157,6 +157,16 @@ def test_a_model_that_chooses_its_gpu_itself(server):
     assert "the model has set CUDA_VISIBLE_DEVICES to '0'" in server.log
 
 
+def test_metrics(server):
+    """Requests that a GPU has executed have its UUID."""
+    told(server, "threads")
+    text = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    assert 'nv_inference_exec_count{gpu_uuid="GPU-b",model="threads",version="1"}' in text
+    assert 'nv_inference_exec_count{model="threads",version="1"} 0' in text
+    assert 'nv_inference_exec_count{gpu_uuid="MIG-c",model="default",version="1"} 0' in text
+    assert 'nv_inference_exec_count{model="on_cpu",version="1"}' in text
+
+
 def test_restart(server, wait_until):
     """A process that is started again sees the same GPU."""
     before = server.stub("one_0_0").pid

@@ -153,3 +153,29 @@ def test_summaries():
     assert [
         [(sample.labels.get("quantile", ""), sample.value) for sample in found[name].samples] for name in SUMMARIES
     ] == [[("", 1), ("", us), ("0.5", us), ("1", us)] for us in (10, 1, 2, 3, 4)]
+
+
+def test_instances_on_gpus():
+    """Executions on a GPU have its UUID; what is left, such as hits of the cache, has none, and all adds up."""
+    model = reading()
+    whole = model.statistics
+    whole.on_gpu("GPU-a").success(2, 1000, 2000, 3000, 4000, 10_500)
+    whole.on_gpu("GPU-a").execution(2, 2000, 3000, 4000, 5)
+    whole.on_gpu("GPU-b").counted(3, 1, [1, 2, 3, 4, 500, 2, 3, 4], 6)
+    whole.on_gpu("GPU-b").failure(100, FailureReason.BACKEND)
+    whole.success(1, 0, 0, 0, 0, 700)
+    found = values(model_lines([model], USUAL))
+    at = {gpu: f'{{gpu_uuid="{gpu}",model="m",version="1"}}' for gpu in ("GPU-a", "GPU-b")}
+    rest = '{model="m",version="1"}'
+    for name, of_a, of_b, of_rest in (
+        ("nv_inference_request_success", 1, 3, 1),
+        ("nv_inference_count", 2, 3, 1),
+        ("nv_inference_exec_count", 1, 3, 0),
+        ("nv_inference_request_duration_us", 10, 0, 0),
+        ("nv_inference_compute_infer_duration_us", 3, 0, 0),
+    ):
+        assert [found[name + at["GPU-a"]], found[name + at["GPU-b"]], found[name + rest]] == [of_a, of_b, of_rest]
+    assert found['nv_inference_request_failure{model="m",reason="BACKEND",version="1"}'] == 1
+    assert found["nv_inference_pending_request_count" + rest] == 0
+    assert (whole.success_count, whole.inference_count, whole.execution_count, whole.success_ns) == (5, 6, 4, 11_700)
+    assert whole.failure_count == 1

@@ -199,3 +199,16 @@ def test_memory_usage():
     ]
     statistics.memory_usage = lambda: [(7, -1, 5)]
     assert statistics.as_dict("m", 1)["memory_usage"] == [{"type": "<invalid>", "id": -1, "byte_size": 5}]
+
+
+def test_parts_of_gpus():
+    """The part of a GPU is made once. What no GPU has counted for itself goes to the whole."""
+    whole = ModelStatistics()
+    part = whole.on_gpu("GPU-a")
+    assert whole.on_gpu("GPU-a") is part
+    part.first_response(5)
+    part.response(0).success(1, 2)
+    part.failure(7, FailureReason.BACKEND)
+    assert whole.response(0).success_count == 1
+    assert (whole.failure_count, part.failure_count) == (1, 0)
+    assert whole.elsewhere.success_count == 0

@@ -275,6 +275,7 @@ class Server:
             await self._cache.close()
         await self._native.close()
         await self._frontends.finish()
+        await state.client_memory.close()
         await close_launcher()
         if self._watching is not None:
             self._watching.cancel()

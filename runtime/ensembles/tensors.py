@@ -74,7 +74,7 @@ class Source:
 
 def as_output(tensor: OutputTensor, name: str, shape: list[int]) -> OutputTensor:
     """A tensor as an output of the ensemble."""
-    if tensor.place is not None:  # the client may shrink its memory, so the host never maps it
+    if isinstance(tensor.place, OutputPlace):  # the client may shrink its memory, so the host never maps it
         contents = tensor.place.contents
         data = contents.memory.read(split(contents.address)[1], contents.size)
         return OutputTensor(name, tensor.datatype, shape, data)

@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from pyruntime.runtime.config.inputs import check_strings, has_many_strings
 from pyruntime.runtime.execution.job import Job, Respond
@@ -26,6 +26,9 @@ from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.runtime.tracing.trace import Trace
 from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import Code, InferenceError
+
+if TYPE_CHECKING:
+    from pyruntime.runtime.inference.gpu_use import GpuUse
 
 # Memory reserved for bodies of which only the beginning has arrived, of all requests together, in bytes. Beyond it a
 # body gets memory as it arrives and is copied once more: a client must not get memory by announcing a body alone.
@@ -198,7 +201,7 @@ class Intake:
         lead: int,
         sequence: tuple[int, int] | None,
     ) -> Job | None:
-        """The job of a request without a plan; None if a thread checks its strings first."""
+        """The job of a request without a plan; None if it is copied from a GPU, or a thread checks it first."""
         request, incoming.options = incoming.decode(model)
         if len(request.id) > ID_LENGTH_MAX:
             request.free()
@@ -211,8 +214,12 @@ class Intake:
         if slot is not None:
             request.slots.append(slot)
             incoming.slot = None
+        if request.uses_gpu:
+            self._begin_fetch(incoming, model, request)
+            return None
         if has_many_strings(request):
-            then = partial(self._strings_checked, incoming, model, request, incoming.hold_back())
+            queue = partial(self._queue_checked, incoming, model, request)
+            then = partial(_strings_checked, queue, incoming.hold_back())
             in_thread(self._tasks(), partial(check_strings, request), then, "count strings")
             return None
         job = model.accept(request, incoming.respond)
@@ -227,32 +234,52 @@ class Intake:
             model.plans.remember(key, job, slot, incoming.options, lead)
         return job
 
-    def _strings_checked(
+    def _begin_fetch(self, incoming: IncomingRequest[O], model: ModelVersion, request: InferRequest) -> None:
+        """Copy the inputs of a request from GPUs, and then check and queue it."""
+        from pyruntime.runtime.inference.gpu_use import GpuUse
+
+        tasks, resume = self._tasks(), incoming.hold_back()
+        use = GpuUse(request, incoming.respond, tasks)
+        queue = partial(self._queue_checked, incoming, model, request, use=use)
+
+        async def fetch() -> None:
+            try:
+                await use.fetch(request, model)
+            except InferenceError as exc:
+                _strings_checked(queue, resume, exc)
+                return
+            if has_many_strings(request):
+                then = partial(_strings_checked, queue, resume)
+                in_thread(tasks, partial(check_strings, request), then, "count strings")
+            else:
+                _strings_checked(queue, resume, None)
+
+        tasks.create_task(fetch(), name="copy inputs from a GPU")
+
+    def _queue_checked(
         self,
         incoming: IncomingRequest[O],
         model: ModelVersion,
         request: InferRequest,
-        resume: Callable[[], None],
         failure: InferenceError | None,
-    ) -> None:
-        self._queue_checked(incoming, model, request, failure)
-        resume()
-
-    def _queue_checked(
-        self, incoming: IncomingRequest[O], model: ModelVersion, request: InferRequest, failure: InferenceError | None
+        use: GpuUse | None = None,
     ) -> None:
         if failure is not None or incoming.abandoned:
             request.free()
+            if use is not None:
+                use.end()
             if failure is not None and not incoming.abandoned:
                 incoming.reject(failure)
             return
         try:
-            incoming.job = job = model.accept(request, incoming.respond)
+            incoming.job = job = model.accept(request, incoming.respond if use is None else use.respond)
             job.takes_first = incoming.is_ordered
             if self._tracer.active:
                 self._begin_trace(incoming, model, job)
             model.start(job)
         except InferenceError as exc:
+            if use is not None:
+                use.end()
             incoming.reject(exc)
 
     def _begin_trace(self, incoming: IncomingRequest[O], model: ModelVersion, job: Job) -> None:
@@ -270,6 +297,13 @@ class Intake:
             trace.close()
         else:
             incoming.trace = trace
+
+
+def _strings_checked(
+    queue: Callable[[InferenceError | None], None], resume: Callable[[], None], failure: InferenceError | None
+) -> None:
+    queue(failure)
+    resume()
 
 
 def _noting(trace: Trace, activities: Activities, respond: Respond) -> Respond:

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The registry of client shared memory: maps names to parts of shared-memory objects.
+"""The registry of client shared memory: maps names to parts of shared-memory objects, and to memory on GPUs.
 
 The object belongs to the client: any process with access may write, shrink, unlink or replace it at any time. So the
 host keeps a descriptor and never maps the object, and gets its size for each request that refers to it. Stubs receive
 the descriptor, and read and write the object themselves. The host copies only BYTES tensors, because it must validate
-their elements, and they must not change between validation and use.
+their elements, and they must not change between validation and use. Memory on GPUs is in cuda_regions.py.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from __future__ import annotations
 import os
 import resource
 import stat
+from collections.abc import Coroutine
 from dataclasses import dataclass
 
 import posix_ipc
 
+from pyruntime.runtime.gpu.brokers import Brokers
+from pyruntime.runtime.memory.cuda_regions import CudaRegion, open_cuda_region
 from pyruntime.runtime.regions import ClientRegion
-from pyruntime.runtime.requests.types import ClientContents, InputTensor, OutputPlace
+from pyruntime.runtime.requests.types import ClientContents, GpuContents, GpuPlace, InputTensor, OutputPlace
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.gpu.driver import HANDLE_BYTES
 from pyruntime.utils.regions import REGION_BYTES_MAX
 
 # The most registered names. Clients register some for each connection, and entries stay until a client removes them.
@@ -34,8 +38,6 @@ RESERVED_PREFIX = "triton_python_backend_shm_region_"
 STRINGS_BYTES_MAX = 64 << 20
 # The largest unsigned 64-bit integer, which Triton computes with.
 OFFSET_MAX = (1 << 64) - 1
-# A cudaIpcMemHandle_t.
-CUDA_HANDLE_BYTES = 64
 
 _DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 
@@ -55,23 +57,21 @@ class Row:
     is_leaving: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CudaRow:
-    """A registered region of the memory of a GPU."""
-
-    name: str
-    device_id: int
-    byte_size: int
-
-
 class ClientMemory:
     """See the module. All methods belong to the event loop's thread, and raise InferenceError in Triton's words."""
 
-    def __init__(self, allowed: bool, strings_bytes_max: int = STRINGS_BYTES_MAX) -> None:
+    def __init__(
+        self, allowed: bool, strings_bytes_max: int = STRINGS_BYTES_MAX, brokers: Brokers | None = None
+    ) -> None:
         """`allowed` is --allow-client-shm. `strings_bytes_max` limits inputs of BYTES."""
         self._allowed = allowed
         self._strings_bytes_max = strings_bytes_max
         self._rows: dict[str, Row] = {}
+        self._brokers = brokers or Brokers()
+        self._cuda: dict[str, CudaRegion] = {}
+        # The names of regions that are being opened, and of those that leave when no request uses them.
+        self._opening: set[str] = set()
+        self._leaving: set[str] = set()
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._objects_max = REGIONS_MAX if descriptors < 0 else min(REGIONS_MAX, descriptors // DESCRIPTORS_SHARE)
 
@@ -120,30 +120,64 @@ class ClientMemory:
         if not name:
             return list(self._rows.values())
         if name not in self._rows:
-            raise InferenceError(f"Unable to find system shared memory region: '{name}'", Code.NOT_FOUND)
+            raise _not_found(name, "system", "CUDA", name in self._cuda)
         return [self._rows[name]]
 
     # CUDA shared memory.
 
-    def register_cuda(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
-        """Refuse a region of GPU memory with INVALID_ARG, like a Triton that is built without GPU support."""
+    def register_cuda(
+        self, name: str, raw_handle: bytes, device_id: int, byte_size: int
+    ) -> Coroutine[object, object, None]:
+        """Register `byte_size` bytes of a client's memory on a GPU as region `name`, when the result is awaited.
+
+        UNSUPPORTED if that is not allowed, ALREADY_EXISTS for a name that is taken, UNAVAILABLE if there are too many
+        regions. The result raises INVALID_ARG for a handle that cannot be opened, and for memory that has fewer bytes.
+        """
         self._check_allowed()
-        if len(raw_handle) != CUDA_HANDLE_BYTES:
+        if len(raw_handle) != HANDLE_BYTES:
             raise InferenceError("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t", Code.INVALID_ARG)
         self._check_new(name)
-        raise InferenceError(
-            f"failed to register CUDA shared memory region: '{name}', GPUs not supported", Code.INVALID_ARG
-        )
+        self._opening.add(name)
+        return self._open_cuda(name, raw_handle, device_id, byte_size)
+
+    async def _open_cuda(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
+        try:
+            region = await open_cuda_region(self._brokers, name, raw_handle, device_id, byte_size, self._cuda_unused)
+            self._cuda[name] = region
+        finally:
+            self._opening.discard(name)
 
     def unregister_cuda(self, name: str = "") -> None:
-        """Remove a region, "" for all of them. There are none."""
+        """As `unregister`, for regions on GPUs."""
         self._check_allowed()
+        for region in list(self._cuda.values()):
+            if name in ("", region.name):
+                if region.is_used:
+                    self._leaving.add(region.name)
+                else:
+                    self._remove_cuda(region)
 
-    def status_cuda(self, name: str = "") -> list[CudaRow]:
-        """One region: always NOT_FOUND; or all of them for "": always empty."""
-        if name:
-            raise InferenceError(f"Unable to find cuda shared memory region: '{name}'", Code.NOT_FOUND)
-        return []
+    def status_cuda(self, name: str = "") -> list[CudaRegion]:
+        """One region, or all of them for "". NOT_FOUND if it does not exist."""
+        if not name:
+            return list(self._cuda.values())
+        if name not in self._cuda:
+            raise _not_found(name, "cuda", "system", name in self._rows)
+        return [self._cuda[name]]
+
+    async def close(self) -> None:
+        """End the brokers of GPUs."""
+        await self._brokers.close()
+
+    def _cuda_unused(self, region: CudaRegion) -> None:
+        """The last request that used this region has ended."""
+        if region.name in self._leaving:
+            self._remove_cuda(region)
+
+    def _remove_cuda(self, region: CudaRegion) -> None:
+        self._leaving.discard(region.name)
+        del self._cuda[region.name]
+        region.close()
 
     # Tensors of requests.
 
@@ -154,19 +188,22 @@ class ClientMemory:
 
         NOT_FOUND if that is not there; INVALID_ARG if it has no such part, or if they are more strings than it takes.
         """
+        if region in self._cuda:
+            contents = self._locate_cuda(region, offset, byte_size)
+            if datatype == "BYTES":
+                self._check_strings(name, byte_size)
+            return InputTensor(name, datatype, shape, b"", gpu=contents)
         memory, at = self._locate(region, offset, byte_size)
         if datatype == "BYTES":
-            if byte_size > self._strings_bytes_max:
-                raise InferenceError(
-                    f"input '{name}' has {byte_size} bytes of strings, expected at most {self._strings_bytes_max}",
-                    Code.INVALID_ARG,
-                )
+            self._check_strings(name, byte_size)
             return InputTensor(name, datatype, shape, memory.read(at, byte_size))
         where = address(memory.number, at)
         return InputTensor(name, datatype, shape, b"", where, ClientContents(memory, where, byte_size))
 
-    def output(self, region: str, offset: int, byte_size: int) -> OutputPlace:
+    def output(self, region: str, offset: int, byte_size: int) -> OutputPlace | GpuPlace:
         """The place for an output in a region. NOT_FOUND, or INVALID_ARG if the region has no such part."""
+        if region in self._cuda:
+            return GpuPlace(region, offset, byte_size, self._locate_cuda(region, offset, byte_size))
         memory, at = self._locate(region, offset, byte_size)
         return OutputPlace(region, offset, byte_size, ClientContents(memory, address(memory.number, at), byte_size))
 
@@ -176,19 +213,23 @@ class ClientMemory:
         if row is None:
             self._check_allowed()
             raise InferenceError(f"Unable to find shared memory region: '{region}'", Code.NOT_FOUND)
-        if not 0 <= offset < row.byte_size:
-            raise InferenceError(f"Invalid offset for shared memory region: '{region}'", Code.INVALID_ARG)
-        if offset + byte_size > OFFSET_MAX:
+        _check_part(region, row.byte_size, offset, byte_size)
+        at = row.offset + offset
+        if at + byte_size > row.memory.size():  # the client may have shrunk the object since it registered it
+            raise _no_such_part(region)
+        return row.memory, at
+
+    def _locate_cuda(self, region: str, offset: int, byte_size: int) -> GpuContents:
+        row = self._cuda[region]
+        _check_part(region, row.byte_size, offset, byte_size)
+        return GpuContents(row, offset, byte_size)
+
+    def _check_strings(self, name: str, byte_size: int) -> None:
+        if byte_size > self._strings_bytes_max:
             raise InferenceError(
-                f"Integer overflow detected: byte_size ({byte_size}) + offset ({offset}) exceeds maximum value "
-                f"({OFFSET_MAX}) for region '{region}'",
+                f"input '{name}' has {byte_size} bytes of strings, expected at most {self._strings_bytes_max}",
                 Code.INVALID_ARG,
             )
-        at = row.offset + offset
-        # The client may have shrunk the object since it registered it.
-        if not 0 < byte_size <= row.byte_size - offset or at + byte_size > row.memory.size():
-            raise InferenceError(f"Invalid offset + byte size for shared memory region: '{region}'", Code.INVALID_ARG)
-        return row.memory, at
 
     def _unused(self, memory: ClientRegion) -> None:
         """The last request that used this object has ended."""
@@ -210,9 +251,9 @@ class ClientMemory:
             raise InferenceError(_DISABLED, Code.UNSUPPORTED)
 
     def _check_new(self, name: str) -> None:
-        if name in self._rows:
+        if name in self._rows or name in self._cuda or name in self._opening:
             raise InferenceError(f"shared memory region '{name}' already in manager", Code.ALREADY_EXISTS)
-        if len(self._rows) >= REGIONS_MAX:
+        if len(self._rows) + len(self._cuda) + len(self._opening) >= REGIONS_MAX:
             raise InferenceError(f"more than {REGIONS_MAX} shared memory regions are registered", Code.UNAVAILABLE)
 
     def _open(self, key: str) -> ClientRegion:
@@ -241,3 +282,30 @@ class ClientMemory:
                 f"more than {self._objects_max} shared memory objects are registered", Code.UNAVAILABLE
             )
         return memory
+
+
+def _check_part(region: str, region_size: int, offset: int, byte_size: int) -> None:
+    """Raise InferenceError unless a region of `region_size` bytes has these."""
+    if not 0 <= offset < region_size:
+        raise InferenceError(f"Invalid offset for shared memory region: '{region}'", Code.INVALID_ARG)
+    if offset + byte_size > OFFSET_MAX:
+        raise InferenceError(
+            f"Integer overflow detected: byte_size ({byte_size}) + offset ({offset}) exceeds maximum value "
+            f"({OFFSET_MAX}) for region '{region}'",
+            Code.INVALID_ARG,
+        )
+    if not 0 < byte_size <= region_size - offset:
+        raise _no_such_part(region)
+
+
+def _no_such_part(region: str) -> InferenceError:
+    return InferenceError(f"Invalid offset + byte size for shared memory region: '{region}'", Code.INVALID_ARG)
+
+
+def _not_found(name: str, kind: str, other: str, is_other: bool) -> InferenceError:
+    if is_other:
+        wanted = "CUDA" if kind == "cuda" else kind
+        message = f"The region named '{name}' is registered as {other} shared memory, not {wanted} shared memory"
+    else:
+        message = f"Unable to find {kind} shared memory region: '{name}'"
+    return InferenceError(message, Code.NOT_FOUND)

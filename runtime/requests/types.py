@@ -7,7 +7,7 @@ Every request creates some of these, so they are plain slotted classes: frozen o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -65,13 +65,49 @@ class OutputPlace:
         return replace(self, byte_size=size)
 
 
+class GpuMemory(Protocol):
+    """Memory of a client on a GPU: see memory/cuda_regions.py. Both copies raise InferenceError."""
+
+    async def read(self, at: int, size: int, region: SharedRegion, offset: int) -> None: ...
+
+    async def write(self, at: int, size: int, region: SharedRegion, offset: int) -> None: ...
+
+    def count_on(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GpuContents:
+    """Contents that lie on a GPU, `size` bytes at `offset` of the memory of a client."""
+
+    memory: GpuMemory
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPlace:
+    """As OutputPlace, on a GPU. No stub and no backend sees it: the output is copied there when it is made."""
+
+    region: str
+    offset: int
+    byte_size: int
+    contents: GpuContents = field(compare=False, repr=False)
+
+    def filled(self, size: int) -> GpuPlace:
+        """The place of an output of `size` bytes."""
+        return replace(self, byte_size=size)
+
+
 @dataclass(slots=True)
 class InputTensor:
     """One input: `data` is its contents in C order (BYTES in the four-byte-length form).
 
     `offset` says where the contents lie in the model's request region, in bytes, or is their address in another region;
-    -1 while they lie elsewhere. With `client` they lie in a client's memory, and `data` is empty. `strings` is how many
-    elements BYTES have, -1 while they are not counted.
+    -1 while they lie elsewhere. With `client` they lie in a client's memory, and `data` is empty; so it is while they
+    lie on a `gpu`, from where they are copied before the request is checked. `strings` is how many elements BYTES have,
+    -1 while they are not counted.
     """
 
     name: str
@@ -81,6 +117,7 @@ class InputTensor:
     offset: int = -1
     client: ClientContents | None = None
     strings: int = field(default=-1, compare=False)
+    gpu: GpuContents | None = None
 
     @property
     def byte_size(self) -> int:
@@ -102,7 +139,7 @@ class OutputTensor:
     shape: list[int]
     data: memoryview | bytes
     address: int = 0
-    place: OutputPlace | None = None
+    place: OutputPlace | GpuPlace | None = None
 
     @property
     def byte_size(self) -> int:
@@ -135,7 +172,8 @@ class InferRequest:
     """One inference request. `version` is -1 for "by the version policy"; `timeout_us` is 0 for none.
 
     `requested_outputs` is None if the client names none, which means all of them; `output_places` are the places of
-    those that go to the client's own memory.
+    those that go to the client's own memory, and `gpu_places` to its memory on a GPU. `uses_gpu`: inputs or outputs lie
+    there.
     """
 
     model_name: str
@@ -153,6 +191,16 @@ class InferRequest:
     trace: str = ""
     slots: list[Slot] = field(default_factory=list)
     output_places: dict[str, OutputPlace] = field(default_factory=dict)
+    uses_gpu: bool = False
+    gpu_places: Mapping[str, GpuPlace] | None = None
+
+    def place_output(self, name: str, place: OutputPlace | GpuPlace) -> None:
+        """Have an output go to memory of the client."""
+        if isinstance(place, OutputPlace):
+            self.output_places[name] = place
+        else:
+            self.uses_gpu = True
+            self.gpu_places = {**(self.gpu_places or {}), name: place}
 
     def free(self) -> None:
         """Free the request memory. Idempotent: the slots are forgotten."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from pyruntime.runtime.regions import ClientRegion, GrantedRegion, SharedRegion
-from pyruntime.runtime.requests.types import InferResponse
+from pyruntime.runtime.requests.types import InferResponse, OutputPlace
 from pyruntime.runtime.tracing.sampling import Sampler
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import InferenceError
@@ -229,13 +229,13 @@ class Trace:
             if self.tree.tensors:
                 for output in outcome.outputs:
                     kind = (output.name, output.datatype, output.shape)
-                    if output.place is None:
-                        self._note_tensor("TENSOR_BACKEND_OUTPUT", kind, output.data, 0, len(output.data))
-                    else:
+                    if isinstance(output.place, OutputPlace):
                         contents = output.place.contents
                         _, offset = split(contents.address)
                         size = output.place.byte_size
                         self._note_tensor("TENSOR_BACKEND_OUTPUT", kind, contents.memory, offset, size)
+                    else:
+                        self._note_tensor("TENSOR_BACKEND_OUTPUT", kind, output.data, 0, len(output.data))
             self.note("INFER_RESPONSE_COMPLETE", now_ns)
         elif outcome is not None:
             self.failure = outcome.message or outcome.code.name

@@ -43,6 +43,7 @@ class GpuError(PyruntimeError):
     def __init__(self, reason: str, call: str, explanation: str = "") -> None:
         super().__init__(f"{call}: {explanation or reason}")
         self.reason = reason
+        self.call = call
         self.explanation = explanation or reason
 
 

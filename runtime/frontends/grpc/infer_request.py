@@ -19,7 +19,7 @@ from pyruntime.runtime.frontends.grpc.infer_parameters import read_classes, read
 from pyruntime.runtime.frontends.grpc.schema import Message, ModelInferRequest
 from pyruntime.runtime.frontends.http.kserve_request import DIMS_MAX
 from pyruntime.runtime.repository.versions import parse_version
-from pyruntime.runtime.requests.types import InferRequest, InputTensor, OutputPlace
+from pyruntime.runtime.requests.types import GpuPlace, InferRequest, InputTensor, OutputPlace
 from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -53,7 +53,7 @@ class ClientMemory(Protocol):
         self, name: str, datatype: str, shape: list[int], region: str, offset: int, byte_size: int
     ) -> InputTensor: ...
 
-    def output(self, region: str, offset: int, byte_size: int) -> OutputPlace: ...
+    def output(self, region: str, offset: int, byte_size: int) -> OutputPlace | GpuPlace: ...
 
 
 class TypedContents(NamedTuple):
@@ -144,7 +144,10 @@ def decode_infer(
     raws = iter(places)
     for index, entry in enumerate(message.inputs):
         contents = typed.get(index) if typed else None
-        request.inputs.append(_read_input(request, entry, contents, bool(places), raws, view, base, memory))
+        tensor = _read_input(request, entry, contents, bool(places), raws, view, base, memory)
+        request.inputs.append(tensor)
+        if tensor.gpu is not None:
+            request.uses_gpu = True
     classes = _read_outputs(request, message.outputs, memory) if message.outputs else _NO_CLASSES
     return request, InferOptions(classes, empty_final) if classes or empty_final else PLAIN
 
@@ -208,7 +211,7 @@ def _read_outputs(request: InferRequest, entries: Sequence[Message], memory: Cli
         if place is not None:
             if count:
                 raise _invalid("output can't set both 'shared_memory_region' and 'classification'")
-            request.output_places[entry.name] = memory.output(*place)
+            request.place_output(entry.name, memory.output(*place))
         elif count:
             classes[entry.name] = count
     request.requested_outputs = names = [entry.name for entry in entries]

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from pyruntime.runtime.app.state import ServerState
+from pyruntime.runtime.frontends.grpc.method import Reply, reply_after
 from pyruntime.runtime.frontends.grpc.schema import (
     CudaSharedMemoryRegisterResponse,
     CudaSharedMemoryStatusResponse,
@@ -46,10 +47,11 @@ def cuda_status(state: ServerState, request: Message) -> Message:
     return response
 
 
-def cuda_register(state: ServerState, request: Message) -> Message:
-    """Register memory of a GPU that the client allocated."""
-    state.client_memory.register_cuda(request.name, request.raw_handle, request.device_id, request.byte_size)
-    return CudaSharedMemoryRegisterResponse()
+def cuda_register(state: ServerState, request: Message, reply: Reply) -> None:
+    """Register memory of a GPU that the client allocated. Replies once it is open."""
+    memory = state.client_memory
+    work = memory.register_cuda(request.name, request.raw_handle, request.device_id, request.byte_size)
+    state.tasks.create_task(reply_after(work, CudaSharedMemoryRegisterResponse(), reply))
 
 
 def cuda_unregister(state: ServerState, request: Message) -> Message:

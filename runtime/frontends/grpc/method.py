@@ -7,7 +7,7 @@ Operators restrict a procedure by its `api`. `request` is the class of its reque
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import NamedTuple, Protocol
 
 from pyruntime.runtime.app.state import ServerState
@@ -64,3 +64,13 @@ class StreamMethod(NamedTuple):
     api: str
     request: MessageClass
     factory: Callable[[ServerState, Send, End], Stream]
+
+
+async def reply_after(work: Coroutine[object, object, None], response: Message, reply: Reply) -> None:
+    """Reply with `response` when `work` is done, or with the InferenceError that it raises."""
+    try:
+        await work
+    except InferenceError as exc:
+        reply(exc)
+    else:
+        reply(response)

@@ -47,7 +47,7 @@ _ACTS: dict[str, tuple[str, _Act]] = {
     "SystemSharedMemoryRegister": ("shared-memory", _at_once(memory_methods.system_register)),
     "SystemSharedMemoryUnregister": ("shared-memory", _at_once(memory_methods.system_unregister)),
     "CudaSharedMemoryStatus": ("shared-memory", _at_once(memory_methods.cuda_status)),
-    "CudaSharedMemoryRegister": ("shared-memory", _at_once(memory_methods.cuda_register)),
+    "CudaSharedMemoryRegister": ("shared-memory", memory_methods.cuda_register),
     "CudaSharedMemoryUnregister": ("shared-memory", _at_once(memory_methods.cuda_unregister)),
     "TraceSetting": ("trace", _at_once(server_methods.trace_setting)),
     "LogSettings": ("logging", _at_once(server_methods.log_settings)),

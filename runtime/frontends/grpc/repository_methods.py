@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.frontends.grpc.method import Reply
+from pyruntime.runtime.frontends.grpc.method import Reply, reply_after
 from pyruntime.runtime.frontends.grpc.schema import (
     FieldValue,
     Message,
@@ -57,7 +57,7 @@ def load(state: ServerState, request: Message, reply: Reply) -> None:
     _check_repository(request)
     config, files = _read_load_parameters(request.parameters)
     loading = state.control.load(request.model_name, config, files)
-    state.tasks.create_task(_reply_after(loading, RepositoryModelLoadResponse(), reply))
+    state.tasks.create_task(reply_after(loading, RepositoryModelLoadResponse(), reply))
 
 
 def unload(state: ServerState, request: Message, reply: Reply) -> None:
@@ -65,16 +65,7 @@ def unload(state: ServerState, request: Message, reply: Reply) -> None:
     _check_repository(request)
     unload_dependents = _read_unload_dependents(request.parameters)
     unloading = state.control.unload(request.model_name, unload_dependents)
-    state.tasks.create_task(_reply_after(unloading, RepositoryModelUnloadResponse(), reply))
-
-
-async def _reply_after(work: Coroutine[object, object, None], response: Message, reply: Reply) -> None:
-    try:
-        await work
-    except InferenceError as exc:
-        reply(exc)
-    else:
-        reply(response)
+    state.tasks.create_task(reply_after(unloading, RepositoryModelUnloadResponse(), reply))
 
 
 def _check_repository(request: Message) -> None:

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exchanges of all endpoints except inference and the page.
 
-Most requests are answered at once. Checks of readiness, loading and unloading may be answered later.
+Most requests are answered at once. Checks of readiness, loading, unloading, and the registration of memory on a GPU may
+be answered later.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Coroutine
 from functools import partial
 
 from pyruntime.runtime.frontends.common.readiness import check_model_ready, check_server_ready
+from pyruntime.runtime.frontends.http import memory_endpoints
 from pyruntime.runtime.frontends.http.endpoints import ANSWERS
 from pyruntime.runtime.frontends.http.exchange import Exchange
 from pyruntime.runtime.frontends.http.kserve_response import encode_error
@@ -58,8 +60,35 @@ class MetricsExchange(Exchange):
         self._respond(200, self._state.metrics.render(), METRICS_TEXT)
 
 
-class _ControlExchange(Exchange):
-    """Loads or unloads a model. The work goes on if the client hangs up."""
+class _WorkExchange(Exchange):
+    """Answers when work is done, which goes on if the client hangs up."""
+
+    def _begin(self, work: Coroutine[object, object, None], name: str) -> None:
+        # The body may hold whole files, and they stay in the heap. The next large request need not wait for the work.
+        self._body = b""
+        self._end_turn()
+        self._state.tasks.create_task(self._answer_after(work), name=name)
+
+    async def _answer_after(self, work: Coroutine[object, object, None]) -> None:
+        try:
+            await work
+        except InferenceError as exc:
+            self.reject(exc)
+        else:
+            self._respond(200, b"")
+
+
+class RegisterCudaExchange(_WorkExchange):
+    """Registers memory of a client on a GPU: answered once it is open."""
+
+    def _act(self) -> None:
+        route = self.head.route
+        work = memory_endpoints.register_cuda(self._state, route, bytes(self._body))
+        self._begin(work, f"register region '{route.region}'")
+
+
+class _ControlExchange(_WorkExchange):
+    """Loads or unloads a model."""
 
     def check_head(self) -> bool:
         """See Exchange. Nothing is read of the body if models are not controlled by requests."""
@@ -73,20 +102,6 @@ class _ControlExchange(Exchange):
     def _decompress(self) -> None:
         self._state.control.check_explicit()
         super()._decompress()
-
-    def _begin(self, work: Coroutine[object, object, None], what: str) -> None:
-        # The body may hold whole files, and they stay in the heap. The next large request need not wait for the work.
-        self._body = b""
-        self._end_turn()
-        self._state.tasks.create_task(self._answer_after(work), name=f"{what} '{self.head.route.model}'")
-
-    async def _answer_after(self, work: Coroutine[object, object, None]) -> None:
-        try:
-            await work
-        except InferenceError as exc:
-            self.reject(exc)
-        else:
-            self._respond(200, b"")
 
 
 class LoadExchange(_ControlExchange):
@@ -103,7 +118,8 @@ class LoadExchange(_ControlExchange):
 
     def _load(self, request: tuple[str, dict[str, bytes]]) -> None:
         config, files = request
-        self._begin(self._state.control.load(self.head.route.model, config, files), "load")
+        model = self.head.route.model
+        self._begin(self._state.control.load(model, config, files), f"load '{model}'")
 
 
 class UnloadExchange(_ControlExchange):
@@ -112,7 +128,8 @@ class UnloadExchange(_ControlExchange):
     def _act(self) -> None:
         self._state.control.check_explicit()
         with_dependents = decode_unload(bytes(self._body))
-        self._begin(self._state.control.unload(self.head.route.model, with_dependents), "unload")
+        model = self.head.route.model
+        self._begin(self._state.control.unload(model, with_dependents), f"unload '{model}'")
 
 
 class RefusedExchange(Exchange):

@@ -9,6 +9,7 @@ from pyruntime.runtime.frontends.http.endpoint_exchange import (
     LoadExchange,
     MetricsExchange,
     RefusedExchange,
+    RegisterCudaExchange,
     UnloadExchange,
 )
 from pyruntime.runtime.frontends.http.exchange import Exchange
@@ -24,6 +25,7 @@ _EXCHANGES: dict[Endpoint, type[Exchange]] = {
     Endpoint.MODEL_GENERATE_STREAM: GenerateStreamExchange,
     Endpoint.MODEL_LOAD: LoadExchange,
     Endpoint.MODEL_UNLOAD: UnloadExchange,
+    Endpoint.CUDA_MEMORY_REGISTER: RegisterCudaExchange,
     Endpoint.METRICS: MetricsExchange,
     Endpoint.OPENAPI: OpenApiExchange,
     Endpoint.PAGE: PageExchange,

@@ -182,7 +182,10 @@ def _read_inputs(
         if "shared_memory_region" in parameters or is_json is ("binary_data_size" in parameters):
             if is_json or "binary_data_size" in parameters or "shared_memory_region" not in parameters:
                 raise _unreadable(entry, parameters)
-            inputs.append(memory.input(name, datatype, shape[:], *_read_place(f"input '{name}'", parameters)))
+            place = _read_place(f"input '{name}'", parameters)
+            inputs.append(tensor := memory.input(name, datatype, shape[:], *place))
+            if tensor.gpu is not None:
+                request.uses_gpu = True
             continue
         if is_json:
             data = entry["data"]
@@ -223,7 +226,7 @@ def _read_outputs(
                 raise invalid("Output can't set both 'shared_memory_region' and 'binary_data'")
             if "classification" in parameters:
                 raise invalid("Output can't set both 'shared_memory_region' and 'classification'")
-            request.output_places[name] = memory.output(*_read_place(f"output '{name}'", parameters))
+            request.place_output(name, memory.output(*_read_place(f"output '{name}'", parameters)))
             flags[name] = False  # whatever the others are: its place is in the document
             continue
         if "classification" in parameters:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Coroutine
 
 import orjson
 
@@ -53,14 +54,13 @@ def cuda_status(state: ServerState, route: Route, body: bytes) -> bytes:
     return orjson.dumps([{"name": row.name, "device_id": row.device_id, "byte_size": row.byte_size} for row in rows])
 
 
-def register_cuda(state: ServerState, route: Route, body: bytes) -> bytes:
-    """Memory of a device that the client allocated."""
+def register_cuda(state: ServerState, route: Route, body: bytes) -> Coroutine[object, object, None]:
+    """Memory of a device that the client allocated. The work is not done at once."""
     document = parse_document(body)
     handle = _handle(_required(document, "raw_handle"))
     device_id = _unsigned("device_id", _required(document, "device_id"))
     byte_size = _unsigned("byte_size", _required(document, "byte_size"))
-    state.client_memory.register_cuda(route.region, handle, device_id, byte_size)
-    return b""
+    return state.client_memory.register_cuda(route.region, handle, device_id, byte_size)
 
 
 def unregister_cuda(state: ServerState, route: Route, body: bytes) -> bytes:
@@ -96,6 +96,5 @@ ANSWERS = {
     Endpoint.SYSTEM_MEMORY_REGISTER: register_system,
     Endpoint.SYSTEM_MEMORY_UNREGISTER: unregister_system,
     Endpoint.CUDA_MEMORY_STATUS: cuda_status,
-    Endpoint.CUDA_MEMORY_REGISTER: register_cuda,
     Endpoint.CUDA_MEMORY_UNREGISTER: unregister_cuda,
 }

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that clients register, the parts that requests may refer to, and refusals with Triton's messages."""
 
+import asyncio
 import os
 import resource
 from pathlib import Path
@@ -10,6 +11,7 @@ from uuid import uuid4
 import posix_ipc
 import pytest
 
+from pyruntime.runtime.gpu.brokers import Brokers
 from pyruntime.runtime.memory import clients
 from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.utils.addresses import split
@@ -281,15 +283,20 @@ class TestDisabled:
 
 
 class TestCuda:
-    def test_is_refused(self, memory, an_object):
+    def test_is_refused(self, an_object):
         """Every handle is refused, because there are no GPUs; names must not be those of other regions."""
-        message = refusal(Code.INVALID_ARG, memory.register_cuda, "g", bytes(64), 0, SIZE)
+        memory = ClientMemory(allowed=True, brokers=Brokers(lambda: []))
+        message = refusal(Code.INVALID_ARG, asyncio.run, memory.register_cuda("g", bytes(64), 0, SIZE))
         assert message == "failed to register CUDA shared memory region: 'g', GPUs not supported"
         message = refusal(Code.INVALID_ARG, memory.register_cuda, "g", bytes(63), 0, SIZE)
         assert message == "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
         registered(memory, an_object(), "g")
+        assert refusal(Code.NOT_FOUND, memory.status_cuda, "g") == (
+            "The region named 'g' is registered as system shared memory, not CUDA shared memory"
+        )
         message = refusal(Code.ALREADY_EXISTS, memory.register_cuda, "g", bytes(64), 0, SIZE)
         assert message == "shared memory region 'g' already in manager"
+        memory.unregister()
 
     def test_there_is_none(self, memory):
         """There are no CUDA regions; unregistering them has no effect."""

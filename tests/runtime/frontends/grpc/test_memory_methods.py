@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Remote procedures about the shared memory of clients, over a stand-in that notes its calls."""
 
+import asyncio
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
@@ -67,11 +69,6 @@ def test_cuda_status(call, memory, name):
         ),
         ("SystemSharedMemoryUnregister", {"name": "a"}, ("unregister", "a")),
         ("SystemSharedMemoryUnregister", {}, ("unregister", "")),
-        (
-            "CudaSharedMemoryRegister",
-            {"name": "c", "raw_handle": b"\x00\x01", "device_id": -1, "byte_size": 8},
-            ("register_cuda", "c", b"\x00\x01", -1, 8),
-        ),
         ("CudaSharedMemoryUnregister", {"name": "c"}, ("unregister_cuda", "c")),
         ("CudaSharedMemoryUnregister", {}, ("unregister_cuda", "")),
     ],
@@ -82,6 +79,28 @@ def test_changes(call, memory, name, fields, asked):
     assert memory.asked == [asked]
     assert response.DESCRIPTOR.name == f"{name}Response"
     assert response.SerializeToString() == b""
+
+
+@pytest.mark.parametrize("failure", [None, InferenceError("no", Code.INVALID_ARG)])
+def test_cuda_register(call, failure):
+    """It is answered when the memory is open, or cannot be opened."""
+    memory = call.state.client_memory = ClientMemory()
+
+    async def opened():
+        if failure is not None:
+            raise failure
+
+    async def register():
+        async with asyncio.TaskGroup() as call.state.tasks:
+            ROWS["register_cuda"] = opened()
+            call.begin("CudaSharedMemoryRegister", name="c", raw_handle=b"\x00\x01", device_id=-1, byte_size=8)
+            assert call.replies == []
+
+    with patch.dict(ROWS):
+        asyncio.run(register())
+    assert memory.asked == [("register_cuda", "c", b"\x00\x01", -1, 8)]
+    (reply,) = call.replies
+    assert reply is failure if failure else reply.DESCRIPTOR.name == "CudaSharedMemoryRegisterResponse"
 
 
 @pytest.mark.parametrize("kind", ["System", "Cuda"])

@@ -89,10 +89,28 @@ class TestMemory:
         assert memory == [("register", "my region", "/k", 8, 64), ("register", "my region", "/k", 0, 2**64 - 1)]
 
     def test_register_cuda(self, server, memory):
-        """A handle is base64."""
+        """A handle is base64. It is answered when the memory is open, before what was asked after it."""
         document = {"raw_handle": {"b64": base64.b64encode(bytes(64)).decode()}, "device_id": 1, "byte_size": 64}
-        assert ask(server, "POST", f"{CUDA}/region/r/register", document) == (200, None)
+        body = json.dumps(document).encode()
+        head = b"POST %b/region/r/register HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (CUDA.encode(), len(body))
+
+        async def register(failure, status):
+            opened = asyncio.Future()
+            memory.said = asyncio.wait_for(opened, None)
+            async with asyncio.TaskGroup() as server.state.tasks:
+                transport = server.connect()
+                transport.feed(head + body + b"GET /v2/health/live HTTP/1.1\r\n\r\n")
+                await asyncio.sleep(0)
+                assert transport.sent == b""
+                if failure is None:
+                    opened.set_result(None)
+                else:
+                    opened.set_exception(failure)
+            assert transport.statuses() == [status, 200]
+
+        asyncio.run(register(None, 200))
         assert memory == [("register_cuda", "r", bytes(64), 1, 64)]
+        asyncio.run(register(InferenceError("no", Code.INVALID_ARG), 400))
 
     @pytest.mark.parametrize(("path", "name"), [(SYSTEM, "unregister"), (CUDA, "unregister_cuda")])
     def test_unregister(self, server, memory, path, name):

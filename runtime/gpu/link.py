@@ -1,0 +1,205 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The host's end of a broker: see broker.py. All methods belong to the event loop's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from typing import Protocol
+
+from pyruntime.runtime.gpu.messages import PACKET_BYTES_MAX, Verb, decode_answer, encode_request
+from pyruntime.runtime.regions import GrantedRegion, SharedRegion
+from pyruntime.utils.errors import PeerError
+from pyruntime.utils.gpu.driver import GpuLostError, GpuProperties
+from pyruntime.utils.gpu.visible import VISIBLE
+
+_LOG = logging.getLogger("pyruntime.gpu")
+
+# How long a server that exits waits for a broker, in seconds: it may be in a copy.
+END_S_MAX = 5.0
+
+# Named, because the host has no use for the code of a broker.
+PROGRAM = "from pyruntime.runtime.gpu.broker import main; main()"
+
+
+class OnGpu(Protocol):
+    """Memory on the GPU that a broker can open. `number` is unique in the host."""
+
+    number: int
+    handle: bytes
+
+
+class BrokerLink:
+    """A broker that runs. `ready` resolves when it has its context, and fails with the GpuError why it has none.
+
+    A broker that ends fails what it owes with GpuLostError. What a caller waits for must not be cancelled: the broker
+    copies nevertheless.
+    """
+
+    def __init__(self, gpu: GpuProperties) -> None:
+        """Start the process. Raises OSError."""
+        self._gpu = gpu
+        self._loop = asyncio.get_running_loop()
+        self.ready: asyncio.Future[int] = self._loop.create_future()
+        self._waiting: dict[int, asyncio.Future[int]] = {0: self.ready}
+        self._serial = 0
+        # Packets that the socket has no room for, each with a descriptor, or -1.
+        self._outgoing: deque[tuple[bytes, int]] = deque()
+        self._granted: set[SharedRegion] = set()
+        self._opened: set[int] = set()
+        self.is_lost = False
+        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                # -P: no module of the current folder takes the place of another.
+                flags = [*subprocess._args_from_interpreter_flags(), "-P"]  # type: ignore[attr-defined]
+                command = [sys.executable, *flags, "-c", PROGRAM, str(theirs.fileno()), f"GPU {gpu.ordinal}"]
+                variables = {**os.environ, VISIBLE: gpu.uuid}
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, env=variables, pass_fds=[theirs.fileno()]
+                )
+        except BaseException:
+            self._sock.close()
+            raise
+        self._sock.setblocking(False)
+        self._loop.add_reader(self._sock.fileno(), self._on_readable)
+
+    def __repr__(self) -> str:
+        return f"<BrokerLink of GPU {self._gpu.ordinal}, process {self._process.pid}>"
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    def open(self, memory: OnGpu) -> asyncio.Future[int]:
+        """Open memory, unless it is open. Resolves to its size, in bytes."""
+        self._opened.add(memory.number)
+        return self._ask(Verb.OPEN, memory.number, memory.handle)
+
+    def close_memory(self, memory: OnGpu) -> None:
+        """Close memory: see `open`. Copies that were asked for before come first."""
+        if memory.number in self._opened:
+            self._opened.discard(memory.number)
+            self._post(encode_request(0, Verb.CLOSE, memory.number))
+
+    def read(self, memory: OnGpu, at: int, size: int, region: SharedRegion, offset: int) -> asyncio.Future[int]:
+        """Copy `size` bytes at `at` of the memory to the region."""
+        return self._copy(Verb.READ, memory, at, size, region, offset)
+
+    def write(self, memory: OnGpu, at: int, size: int, region: SharedRegion, offset: int) -> asyncio.Future[int]:
+        """Copy `size` bytes of the region to the memory, at `at`."""
+        return self._copy(Verb.WRITE, memory, at, size, region, offset)
+
+    def revoke(self, region: GrantedRegion) -> None:
+        """See regions.Holder."""
+        assert isinstance(region, SharedRegion)  # it is granted no other
+        region.holders.discard(self)
+        self._granted.discard(region)
+        self._post(encode_request(0, Verb.REVOKE, region.number))
+
+    async def end(self) -> None:
+        """Let the broker end, and wait for that, END_S_MAX at most. What it owes fails."""
+        self._fail("the server ends")
+        try:
+            await asyncio.to_thread(self._process.wait, END_S_MAX)
+        except subprocess.TimeoutExpired:
+            self._kill()
+
+    def _copy(
+        self, verb: Verb, memory: OnGpu, at: int, size: int, region: SharedRegion, offset: int
+    ) -> asyncio.Future[int]:
+        if memory.number not in self._opened:  # another broker had it open
+            self._opened.add(memory.number)
+            self._post(encode_request(0, Verb.OPEN, memory.number, memory.handle))
+        if region not in self._granted:
+            self._granted.add(region)
+            region.holders.add(self)
+            self._post(encode_request(0, Verb.GRANT, region.number), os.dup(region.fileno()))
+        return self._ask(verb, memory.number, at, size, region.number, offset)
+
+    def _ask(self, verb: Verb, *arguments: int | bytes) -> asyncio.Future[int]:
+        self._serial += 1
+        self._waiting[self._serial] = answer = self._loop.create_future()
+        self._post(encode_request(self._serial, verb, *arguments))
+        return answer
+
+    def _post(self, packet: bytes, fd: int = -1) -> None:
+        """Send a packet, and a descriptor, which is closed afterwards."""
+        self._outgoing.append((packet, fd))
+        if len(self._outgoing) == 1:
+            self._send()
+
+    def _send(self) -> None:
+        while self._outgoing and not self.is_lost:
+            packet, fd = self._outgoing[0]
+            try:
+                socket.send_fds(self._sock, [packet], [fd] if fd >= 0 else [])
+            except BlockingIOError:
+                self._loop.add_writer(self._sock.fileno(), self._send)
+                return
+            except OSError as exc:
+                _LOG.debug("%r: %s", self, exc)  # it has ended, which is about to be read
+            self._outgoing.popleft()
+            if fd >= 0:
+                os.close(fd)
+        if not self.is_lost:
+            self._loop.remove_writer(self._sock.fileno())
+
+    def _on_readable(self) -> None:
+        try:
+            while packet := self._sock.recv(PACKET_BYTES_MAX):
+                self._answered(packet)
+        except BlockingIOError:
+            return
+        except (ConnectionResetError, PeerError) as exc:
+            _LOG.debug("%r: %s", self, exc)
+        self._lost()
+
+    def _answered(self, packet: bytes) -> None:
+        """Raises PeerError."""
+        serial, error, result = decode_answer(packet)
+        answer = self._waiting.pop(serial, None)
+        if answer is None:
+            raise PeerError("the broker of a GPU answered what nobody asked")
+        if answer.done():  # cancelled with the server's tasks
+            return
+        if error is None:
+            answer.set_result(result)
+        else:
+            answer.set_exception(error)
+
+    def _lost(self) -> None:
+        if self.ready.done() and self.ready.exception() is None:
+            _LOG.warning("The broker of GPU %d was lost. Another one is started when it is needed.", self._gpu.ordinal)
+        self._fail("it ended")
+        self._kill()
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _fail(self, reason: str) -> None:
+        """The broker is no longer used: what it owes fails."""
+        self.is_lost = True
+        self._loop.remove_reader(self._sock.fileno())
+        self._loop.remove_writer(self._sock.fileno())
+        self._sock.close()
+        for region in self._granted:
+            region.holders.discard(self)
+        for _, fd in self._outgoing:
+            if fd >= 0:
+                os.close(fd)
+        self._outgoing.clear()
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            if not answer.done():
+                explanation = f"the broker of GPU {self._gpu.ordinal} was lost: {reason}"
+                answer.set_exception(GpuLostError("the broker was lost", "copy", explanation))
+                answer.exception()  # nobody may wait for it

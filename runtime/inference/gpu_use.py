@@ -1,0 +1,189 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The use of client memory on GPUs by one request.
+
+Inputs are copied from there to the model's request region before the request is checked, since models read main memory.
+Outputs are copied there before the client has the response. The brokers of the GPUs copy while the event loop goes on.
+They read and write the regions themselves, so nothing is copied twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any
+
+from pyruntime.runtime.execution.job import Respond
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.regions import SharedRegion, create_region
+from pyruntime.runtime.requests.types import (
+    GpuPlace,
+    InferRequest,
+    InferResponse,
+    OutputTensor,
+    keep_open,
+)
+from pyruntime.utils.addresses import split
+from pyruntime.utils.arena import ALIGNMENT
+from pyruntime.utils.errors import Code, InferenceError, OutOfMemoryError
+
+
+class GpuUse:
+    """See the module. `respond` is to be called instead of the request's own, which is `client`.
+
+    Until the last response, or `end`, the memory stays registered. Belongs to the event loop's thread.
+    """
+
+    def __init__(self, request: InferRequest, client: Respond, tasks: asyncio.TaskGroup) -> None:
+        self._inputs = [(each, each.gpu) for each in request.inputs if each.gpu is not None]
+        self._places = request.gpu_places or {}
+        self._client = client
+        self._tasks = tasks
+        self._memory = [contents.memory for _, contents in self._inputs]
+        self._memory += [place.contents.memory for place in self._places.values()]
+        for memory in self._memory:
+            memory.count_on()
+        # The responses whose outputs are being copied, and those behind them, each with whether it is the last one.
+        self._waiting: deque[tuple[asyncio.Task[InferResponse | InferenceError] | _Outcome, bool]] = deque()
+
+    async def fetch(self, request: InferRequest, model: ModelVersion) -> None:
+        """Copy the inputs to main memory. Raises InferenceError; the caller frees the request then.
+
+        It must not be cancelled, because the brokers write to the memory of the request nevertheless.
+        """
+        if not self._inputs:
+            return
+        model.check_serving()
+        sizes = [-(-contents.size // ALIGNMENT) * ALIGNMENT for _, contents in self._inputs]
+        slot = model.memory.allocate(sum(sizes))
+        request.slots.append(slot)
+        copies = []
+        at = 0
+        for (tensor, contents), size in zip(self._inputs, sizes, strict=True):
+            tensor.offset, tensor.data = slot.offset + at, slot.view[at : at + contents.size]
+            region, offset = model.memory.region, tensor.offset
+            copies.append(contents.memory.read(contents.offset, contents.size, region, offset))
+            at += size
+        model.expect()
+        try:
+            await _all(copies)
+        finally:
+            model.arrived()
+
+    def respond(self, outcome: _Outcome, final: bool) -> None:
+        """See execution.job.Respond."""
+        placed: asyncio.Task[InferResponse | InferenceError] | _Outcome = outcome
+        if isinstance(outcome, InferResponse):
+            # The contents of the memory are not known by the bytes of the request: no answer is prepared for it.
+            outcome = placed = _plain(outcome)
+            if any(output.name in self._places for output in outcome.outputs):
+                placed = task = self._tasks.create_task(self._put(outcome), name="copy outputs to a GPU")
+                task.add_done_callback(self._go_on)
+        self._waiting.append((placed, final))
+        self._go_on(None)
+
+    def end(self) -> None:
+        """Release the memory: nothing is copied any more."""
+        memory, self._memory = self._memory, []
+        for each in memory:
+            each.close()
+
+    def _go_on(self, _: object) -> None:
+        """Pass on what is complete, in order."""
+        while self._waiting:
+            placed, final = self._waiting[0]
+            if isinstance(placed, asyncio.Task):
+                if not placed.done() or placed.cancelled():
+                    return
+                placed = placed.result()
+            self._waiting.popleft()
+            if final:
+                self.end()
+            self._client(placed, final)
+
+    async def _put(self, response: InferResponse) -> InferResponse | InferenceError:
+        """The response with its outputs in their places."""
+        keep_open(response)
+        outputs: list[OutputTensor] = []
+        copies = []
+        failure: InferenceError | None = None
+        for output in response.outputs:
+            place = self._places.get(output.name)
+            if place is not None:
+                size = len(output.data)
+                if size > place.byte_size:
+                    failure = InferenceError(
+                        f"shared memory size specified with the request for output '{output.name}' ({place.byte_size} "
+                        f"bytes) should be at least {size} bytes to hold the results"
+                    )
+                    break
+                copies.append(_write(response, output, place))
+                output = OutputTensor(output.name, output.datatype, output.shape, b"", place=place.filled(size))
+            outputs.append(output)
+        try:
+            if failure is not None:
+                for copy in copies:
+                    copy.close()
+                raise failure
+            await _all(copies)
+        except InferenceError as exc:
+            response.release()
+            return exc
+        response.outputs = outputs
+        return response
+
+
+_Outcome = InferResponse | InferenceError | None
+
+
+def _plain(response: InferResponse) -> InferResponse:
+    return InferResponse(
+        response.model_name,
+        response.model_version,
+        response.id,
+        response.outputs,
+        response.parameters,
+        response.release,
+        response.take,
+        response.regions,
+    )
+
+
+async def _write(response: InferResponse, output: OutputTensor, place: GpuPlace) -> None:
+    size, memory = len(output.data), place.contents.memory
+    if not size:
+        return
+    number, offset = split(output.address)
+    for region in response.regions:
+        if region.number == number:
+            await memory.write(place.offset, size, region, offset)
+            return
+    # The output is in private memory of this process.
+    staged = await asyncio.to_thread(_staged, output.data)
+    try:
+        await memory.write(place.offset, size, staged, 0)
+    finally:
+        staged.close()
+
+
+def _staged(contents: bytes | memoryview) -> SharedRegion:
+    """A region that begins with a copy of these contents. Raises InferenceError."""
+    try:
+        region = create_region("outputs for a GPU")
+    except OutOfMemoryError as exc:
+        raise InferenceError(str(exc), Code.UNAVAILABLE) from exc
+    try:
+        region.commit(0, len(contents))
+    except OutOfMemoryError as exc:
+        region.close()
+        raise InferenceError(str(exc), Code.UNAVAILABLE) from exc
+    region.view[: len(contents)] = contents
+    return region
+
+
+async def _all(copies: list[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all of them, also if one fails: memory is not free before. Raises the first failure."""
+    for result in await asyncio.gather(*copies, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

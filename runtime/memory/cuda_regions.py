@@ -1,0 +1,127 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of clients on GPUs, which they registered by a CUDA IPC handle.
+
+The host has no context on a GPU. The broker of the GPU opens the handle, and copies. If the broker is lost, the next
+one opens the handle again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import count
+
+from pyruntime.runtime.gpu.brokers import Brokers
+from pyruntime.runtime.regions import SharedRegion
+from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.gpu.driver import GpuError, GpuLostError, GpuProperties
+
+_LOG = logging.getLogger("pyruntime.gpu")
+
+# Triton's message for whatever is wrong with a registration.
+INVALID = "failed to register shared memory region: invalid args"
+
+_numbers = count(1)
+
+
+class CudaRegion:
+    """A registered region: `byte_size` bytes from the beginning of a client's memory on a GPU.
+
+    It is counted like a ClientRegion: the registration counts on it, and each request that uses it. `on_unused` is
+    called when only the registration does.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handle: bytes,
+        gpu: GpuProperties,
+        byte_size: int,
+        brokers: Brokers,
+        on_unused: Callable[[CudaRegion], None],
+    ) -> None:
+        self.name = name
+        self.handle = handle
+        self.device_id = gpu.ordinal
+        self.byte_size = byte_size
+        self.number = next(_numbers)
+        self._gpu = gpu
+        self._brokers = brokers
+        self._on_unused = on_unused
+        self._counting = 1
+
+    @property
+    def is_used(self) -> bool:
+        """Whether requests count on it."""
+        return self._counting > 1
+
+    async def open(self) -> int:
+        """Have the broker open the memory. Returns its size, in bytes. Raises GpuError."""
+        link = await self._brokers.of(self._gpu)
+        return await link.open(self)
+
+    async def read(self, at: int, size: int, region: SharedRegion, offset: int) -> None:
+        """Copy `size` bytes at `at` to a region in main memory. Raises InferenceError."""
+        try:
+            link = await self._brokers.of(self._gpu)
+            await link.read(self, at, size, region, offset)
+        except GpuError as exc:
+            raise self._failure("read", exc) from exc
+
+    async def write(self, at: int, size: int, region: SharedRegion, offset: int) -> None:
+        """Copy `size` bytes of a region in main memory to `at`. Raises InferenceError."""
+        try:
+            link = await self._brokers.of(self._gpu)
+            await link.write(self, at, size, region, offset)
+        except GpuError as exc:
+            raise self._failure("written", exc) from exc
+
+    def count_on(self) -> None:
+        """Keep it open until one more `close`."""
+        self._counting += 1
+
+    def close(self) -> None:
+        """Drop a reference; the last one closes the memory."""
+        self._counting -= 1
+        if not self._counting:
+            self._brokers.close_memory(self._gpu, self)
+        elif not self.is_used:
+            self._on_unused(self)
+
+    def _failure(self, what: str, cause: GpuError) -> InferenceError:
+        code = Code.UNAVAILABLE if isinstance(cause, GpuLostError) else Code.INTERNAL
+        message = f"CUDA shared memory region '{self.name}' cannot be {what}: {cause.explanation}"
+        return InferenceError(message, code)
+
+
+async def open_cuda_region(
+    brokers: Brokers,
+    name: str,
+    handle: bytes,
+    device_id: int,
+    byte_size: int,
+    on_unused: Callable[[CudaRegion], None],
+) -> CudaRegion:
+    """A region that is open. Raises InferenceError INVALID_ARG, in Triton's words; the log has the reason."""
+    gpus = await brokers.gpus()
+    if not gpus:
+        message = f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
+        raise InferenceError(message, Code.INVALID_ARG)
+    if not 0 <= device_id < len(gpus):
+        raise _invalid(name, f"it is on GPU {device_id}, and the server has {len(gpus)}")
+    region = CudaRegion(name, handle, gpus[device_id], byte_size, brokers, on_unused)
+    try:
+        size = await region.open()
+    except GpuError as exc:
+        region.close()
+        raise _invalid(name, str(exc)) from exc
+    if not 0 < byte_size <= size:
+        region.close()
+        raise _invalid(name, f"it has {byte_size} bytes, and the client's memory {size}")
+    return region
+
+
+def _invalid(name: str, reason: str) -> InferenceError:
+    _LOG.warning("CUDA shared memory region '%s' is not registered: %s", name, reason)
+    return InferenceError(INVALID, Code.INVALID_ARG)

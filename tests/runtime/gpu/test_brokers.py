@@ -1,0 +1,244 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Brokers, which are real processes, over GPUs of the stand-in."""
+
+import asyncio
+import json
+import os
+import signal
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+
+from pyruntime.runtime.gpu import link as links
+from pyruntime.runtime.gpu.brokers import Brokers
+from pyruntime.runtime.regions import create_region
+from pyruntime.utils.gpu.driver import GpuHandleError, GpuLostError, GpuMissingError, GpuProperties
+from pyruntime.utils.gpu.inventory import STAND_IN
+from pyruntime.utils.gpu.stand_in import StandInGpu
+from pyruntime.utils.gpu.visible import VISIBLE
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A function that writes the machine of the stand-in, with these faults."""
+    path = tmp_path / "gpus.json"
+    monkeypatch.setenv(STAND_IN, str(path))
+    monkeypatch.delenv(VISIBLE, raising=False)
+
+    def write(**faults):
+        path.write_text(json.dumps({"gpus": [{"uuid": "GPU-1"}, {"uuid": "GPU-2"}], "faults": faults}))
+        return str(path)
+
+    write()
+    return write
+
+
+@pytest.fixture
+def gpu(machine):
+    """The second GPU, as a client uses it."""
+    return StandInGpu(machine(), 1)
+
+
+@pytest.fixture
+def region():
+    """A region that begins with "hello"."""
+    made = create_region("test")
+    made.commit(0, 4096)
+    made.view[:5] = b"hello"
+    yield made
+    with suppress(ValueError):  # the test has closed it
+        made.close()
+
+
+def run(check):
+    """Run `check` with brokers and the properties of the second GPU. The brokers are ended."""
+
+    async def within():
+        brokers = Brokers()
+        try:
+            await check(brokers, (await brokers.gpus())[1])
+        finally:
+            await brokers.close()
+
+    asyncio.run(within())
+
+
+def shared(gpu, contents, number=1):
+    """Memory of this process, as a broker opens it."""
+    pointer = gpu.allocate(len(contents))
+    gpu.write(pointer, contents)
+    return SimpleNamespace(number=number, handle=gpu.export(pointer), pointer=pointer)
+
+
+def contents(gpu, memory, size):
+    target = bytearray(size)
+    gpu.read(memory.pointer, target)
+    return bytes(target)
+
+
+def test_copies(gpu, region):
+    """Memory is opened, read and written, and closed so that the client can free it. No copy waits for another one."""
+
+    async def check(brokers, properties):
+        memory = shared(gpu, b"on the GPU")
+        link = await brokers.of(properties)
+        assert await link.open(memory) == 10
+        await asyncio.gather(link.read(memory, 7, 3, region, 100), link.write(memory, 0, 5, region, 0))
+        assert bytes(region.view[100:103]) == b"GPU"
+        assert contents(gpu, memory, 10) == b"hellohe GPU"[:5] + b"e GPU"
+        link.close_memory(memory)
+        await link.open(shared(gpu, b"x", 2))  # an answer to this one is behind it
+        gpu.free(memory.pointer)
+
+    run(check)
+
+
+def test_one_broker_for_each_gpu(gpu):
+    """All who need one GPU at the same time share its broker."""
+
+    async def check(brokers, properties):
+        first, second, third = await asyncio.gather(
+            brokers.of(properties), brokers.of(properties), brokers.of((await brokers.gpus())[0])
+        )
+        assert first is second is not third
+
+    run(check)
+
+
+def test_refusal(gpu, region):
+    """A handle that cannot be opened is an error, and so is a copy from there. The broker goes on."""
+
+    async def check(brokers, properties):
+        memory = SimpleNamespace(number=1, handle=bytes(64))
+        link = await brokers.of(properties)
+        with pytest.raises(GpuHandleError, match="invalid resource handle"):
+            await link.open(memory)
+        with pytest.raises(GpuHandleError, match="could not be opened"):
+            await link.read(memory, 0, 1, region, 0)
+        good = shared(gpu, b"abc", 2)
+        with pytest.raises(GpuHandleError, match="one allocation"):
+            await link.read(good, 2, 2, region, 0)
+        await link.read(good, 0, 3, region, 0)
+        assert bytes(region.view[:5]) == b"abclo"
+
+    run(check)
+
+
+def test_a_region_that_is_closed(gpu):
+    """A broker does not keep a region that the host has closed."""
+
+    async def check(brokers, properties):
+        memory = shared(gpu, b"abc")
+        link = await brokers.of(properties)
+        for _ in range(3):
+            made = create_region("test")
+            made.commit(0, 4096)
+            await link.read(memory, 0, 3, made, 0)
+            assert bytes(made.view[:3]) == b"abc"
+            assert made.holders == {link}
+            made.close()
+        await link.open(memory)
+        held = [os.readlink(f"/proc/{link.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{link.pid}/fd")]
+        assert [each for each in held if "pyruntime test" in each] == []
+
+    run(check)
+
+
+def test_lost(gpu, region):
+    """What a killed broker owes fails, also what nobody waits for yet. The next one opens the memory again."""
+
+    async def check(brokers, properties):
+        memory = shared(gpu, b"abc")
+        link = await brokers.of(properties)
+        await link.open(memory)
+        os.kill(link.pid, signal.SIGSTOP)
+        owed = [link.read(memory, 0, 3, region, 0) for _ in range(3)]
+        os.kill(link.pid, signal.SIGKILL)
+        for each in owed:
+            with pytest.raises(GpuLostError, match="the broker of GPU 1 was lost: it ended"):
+                await each
+        assert link.is_lost
+        assert region.holders == set()
+        successor = await brokers.of(properties)
+        assert successor is not link
+        await successor.read(memory, 0, 3, region, 0)
+        assert bytes(region.view[:3]) == b"abc"
+
+    run(check)
+
+
+def test_lost_gpu(gpu, machine, region):
+    """A broker whose GPU fails ends after its answer."""
+
+    async def check(brokers, properties):
+        memory = shared(gpu, b"abc")
+        link = await brokers.of(properties)
+        machine(read="CUDA_ERROR_ECC_UNCORRECTABLE")
+        with pytest.raises(GpuLostError, match="ECC"):
+            await link.read(memory, 0, 3, region, 0)
+        machine()
+        with suppress(GpuLostError):
+            await link.open(memory)
+        assert link.is_lost
+        await (await brokers.of(properties)).read(memory, 0, 3, region, 0)
+
+    run(check)
+
+
+def test_many_packets(gpu, region):
+    """More requests than the socket takes at once are all handled, in order."""
+
+    async def check(brokers, properties):
+        memory = shared(gpu, bytes(range(256)) * 16)
+        link = await brokers.of(properties)
+        os.kill(link.pid, signal.SIGSTOP)
+        copies = [link.read(memory, at, 1, region, at) for at in range(4096)]
+        os.kill(link.pid, signal.SIGCONT)
+        await asyncio.gather(*copies)
+        assert bytes(region.view[:4096]) == bytes(range(256)) * 16
+
+    run(check)
+
+
+def test_no_gpu(machine):
+    """A broker that cannot use its GPU says why, each time."""
+
+    async def check(brokers, properties):
+        missing = GpuProperties(5, "GPU-none", "", (8, 0), 1, 1, False)
+        for _ in range(2):
+            with pytest.raises(GpuMissingError, match="invalid device ordinal"):
+                await brokers.of(missing)
+
+    run(check)
+
+
+def test_no_process(machine, monkeypatch):
+    """So does a host that cannot start one."""
+
+    def fail(*_, **__):
+        raise OSError(11, "Resource temporarily unavailable")
+
+    async def check(brokers, properties):
+        monkeypatch.setattr(links.subprocess, "Popen", fail)
+        with pytest.raises(GpuMissingError, match="Resource temporarily unavailable"):
+            await brokers.of(properties)
+
+    run(check)
+
+
+def test_a_broker_that_does_not_end(gpu, monkeypatch):
+    """A server that ends kills it after a time."""
+    monkeypatch.setattr(links, "END_S_MAX", 0.01)
+
+    async def check(brokers, properties):
+        link = await brokers.of(properties)
+        os.kill(link.pid, signal.SIGSTOP)
+        await brokers.close()
+        with pytest.raises(ProcessLookupError):
+            os.kill(link.pid, 0)
+
+    run(check)

@@ -1,0 +1,276 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The use of GPUs by requests: copies are complete before what follows, in order, and memory is released once."""
+
+import asyncio
+
+import pytest
+
+from pyruntime.runtime.inference.gpu_use import GpuUse
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.regions import create_region
+from pyruntime.runtime.requests.types import (
+    GpuContents,
+    GpuPlace,
+    InferRequest,
+    InferResponse,
+    InputTensor,
+    OutputTensor,
+)
+from pyruntime.utils.addresses import address
+from pyruntime.utils.errors import InferenceError
+
+
+class Memory:
+    """Memory on a GPU: copies end when the test says so."""
+
+    def __init__(self, contents=b""):
+        self.contents = bytearray(contents)
+        self.counting = 0
+        self.copies = []
+        self.begun = asyncio.Event()
+
+    def count_on(self):
+        self.counting += 1
+
+    def close(self):
+        self.counting -= 1
+
+    async def _end(self):
+        self.copies.append(asyncio.Future())
+        self.begun.set()
+        await self.copies[-1]
+
+    async def read(self, at, size, region, offset):
+        await self._end()
+        region.view[offset : offset + size] = self.contents[at : at + size]
+
+    async def write(self, at, size, region, offset):
+        await self._end()
+        self.contents[at : at + size] = region.view[offset : offset + size]
+
+
+class Model:
+    """As much of a model version as a fetch uses."""
+
+    def __init__(self):
+        self.memory = RequestMemory("m", 0, 4096)
+        self.expected = 0
+
+    def check_serving(self):
+        """It serves."""
+
+    def expect(self):
+        self.expected += 1
+
+    def arrived(self):
+        self.expected -= 1
+
+
+@pytest.fixture
+def model():
+    made = Model()
+    yield made
+    made.memory.close()
+
+
+@pytest.fixture
+def region():
+    made = create_region("test")
+    made.commit(0, 4096)
+    yield made
+    made.close()
+
+
+def on_gpu(name, memory, offset, size):
+    return InputTensor(name, "UINT8", [size], b"", gpu=GpuContents(memory, offset, size))
+
+
+def place(memory, size, offset=0):
+    return GpuPlace("r", offset, size, GpuContents(memory, offset, size))
+
+
+def run(check, request):
+    """Run `check` with the use of a request and the list of what its client got. Nothing is counted on after it."""
+
+    async def within():
+        async with asyncio.TaskGroup() as tasks:
+            got = []
+            use = GpuUse(request, lambda outcome, final: got.append((outcome, final)), tasks)
+            await check(use, got)
+
+    asyncio.run(within())
+
+
+async def turns(count=5):
+    """Let tasks go on."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_fetch(model):
+    """Inputs are in the request region, aligned, when all copies have ended; the model does not stop before."""
+    memory = Memory(b"0123456789")
+    request = InferRequest("m", inputs=[on_gpu("A", memory, 2, 3), on_gpu("B", memory, 5, 5)], uses_gpu=True)
+
+    async def check(use, got):
+        assert memory.counting == 2
+        fetch = asyncio.ensure_future(use.fetch(request, model))
+        await turns()
+        assert (model.expected, fetch.done()) == (1, False)
+        memory.copies[1].set_result(None)
+        await turns()
+        assert not fetch.done()
+        memory.copies[0].set_result(None)
+        await fetch
+        assert [bytes(tensor.data) for tensor in request.inputs] == [b"234", b"56789"]
+        assert [tensor.offset % 64 for tensor in request.inputs] == [0, 0]
+        assert model.expected == 0
+        for tensor in request.inputs:
+            tensor.data = b""
+        request.free()
+        use.end()
+        assert memory.counting == 0
+
+    run(check, request)
+    assert model.memory.live == 0
+
+
+def test_fetch_that_fails(model):
+    """A failure is raised when no other copy runs any more."""
+    memory = Memory(b"0123456789")
+    request = InferRequest("m", inputs=[on_gpu("A", memory, 0, 5), on_gpu("B", memory, 5, 5)], uses_gpu=True)
+
+    async def check(use, got):
+        fetch = asyncio.ensure_future(use.fetch(request, model))
+        await turns()
+        memory.copies[0].set_exception(InferenceError("no"))
+        await turns()
+        assert not fetch.done()
+        memory.copies[1].set_result(None)
+        with pytest.raises(InferenceError, match="no"):
+            await fetch
+        assert model.expected == 0
+
+    run(check, request)
+
+
+def response_of(region, *outputs, released=None):
+    made = [
+        OutputTensor(name, "UINT8", [size], region.view[at : at + size], address(region.number, at))
+        for name, at, size in outputs
+    ]
+    release = (lambda: None) if released is None else lambda: released.append(1)
+    return InferResponse("m", 1, "", made, release=release, regions=[region])
+
+
+def test_outputs(region):
+    """An output is in its place before the client has the response; others are as they were."""
+    memory, released = Memory(bytes(8)), []
+    request = InferRequest("m", gpu_places={"A": place(memory, 4, 2)}, uses_gpu=True)
+    region.view[:8] = b"abcdefgh"
+
+    async def check(use, got):
+        use.respond(response_of(region, ("A", 1, 3), ("B", 4, 2), released=released), True)
+        await turns()
+        assert got == []
+        assert memory.counting == 1
+        memory.copies[0].set_result(None)
+        await turns()
+        ((response, final),) = got
+        assert final
+        first, second = response.outputs
+        assert (first.place.region, first.place.offset, first.place.byte_size, first.data) == ("r", 2, 3, b"")
+        assert (second.place, bytes(second.data)) == (None, b"ef")
+        assert bytes(memory.contents) == b"\0\0bcd\0\0\0"
+        assert memory.counting == 0
+        assert released == []
+        response.release()
+        assert released == [1]
+
+    run(check, request)
+
+
+def test_private_output():
+    """An output in private memory of the server is copied by way of a region."""
+    memory = Memory(bytes(4))
+    request = InferRequest("m", gpu_places={"A": place(memory, 4)}, uses_gpu=True)
+
+    async def check(use, got):
+        use.respond(InferResponse("m", 1, "", [OutputTensor("A", "UINT8", [4], b"wxyz")]), True)
+        await memory.begun.wait()
+        memory.copies[0].set_result(None)
+        await turns()
+        assert bytes(memory.contents) == b"wxyz"
+        assert len(got) == 1
+
+    run(check, request)
+
+
+def test_order(region):
+    """Responses, errors and the end stay in order, whichever copy ends first."""
+    memory = Memory(bytes(8))
+    request = InferRequest("m", gpu_places={"A": place(memory, 8)}, uses_gpu=True)
+    failure = InferenceError("no")
+
+    async def check(use, got):
+        for _ in range(2):
+            use.respond(response_of(region, ("A", 0, 8)), False)
+        use.respond(response_of(region, ("B", 0, 8)), False)
+        use.respond(failure, False)
+        use.respond(None, True)
+        await turns()
+        memory.copies[1].set_result(None)
+        await turns()
+        assert got == []
+        assert memory.counting == 1
+        memory.copies[0].set_result(None)
+        await turns()
+        assert [final for _, final in got] == [False] * 4 + [True]
+        assert [outcome.outputs[0].name for outcome, _ in got[:3]] == ["A", "A", "B"]
+        assert [outcome for outcome, _ in got[3:]] == [failure, None]
+        assert memory.counting == 0
+
+    run(check, request)
+
+
+@pytest.mark.parametrize("size", [8, 9])
+def test_outputs_that_fail(region, size):
+    """An output that does not fit, or cannot be copied, is an error in the place of the response."""
+    memory, released = Memory(bytes(8)), []
+    request = InferRequest("m", gpu_places={"A": place(memory, 8)}, uses_gpu=True)
+
+    async def check(use, got):
+        use.respond(response_of(region, ("A", 0, size), released=released), True)
+        await turns()
+        if memory.copies:
+            memory.copies[0].set_exception(InferenceError("lost"))
+            await turns()
+        ((outcome, final),) = got
+        assert final
+        assert outcome.message == (
+            "lost"
+            if size == 8
+            else "shared memory size specified with the request for output 'A' (8 bytes) should be at least 9 bytes to "
+            "hold the results"
+        )
+        assert released == [1]
+        assert memory.counting == 0
+
+    run(check, request)
+
+
+def test_response_that_is_known_by_its_key():
+    """The response of a cache is passed on without its key: the request's bytes do not say what the GPU holds."""
+    memory = Memory(b"x")
+
+    class Cached(InferResponse):
+        pass
+
+    async def check(use, got):
+        use.respond(Cached("m", 1, "i", []), True)
+        assert type(got[0][0]) is InferResponse
+        assert got[0][0].id == "i"
+
+    run(check, InferRequest("m", inputs=[on_gpu("A", memory, 0, 1)], uses_gpu=True))
+    assert memory.counting == 0

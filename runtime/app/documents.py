@@ -13,7 +13,7 @@ from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
 from pyruntime.runtime.repository.lifecycle import IndexRow
 
 # The extensions of the protocol that are supported completely, in Triton's order. Clients rely on the listed ones, so
-# `cuda_shared_memory` is omitted, of which only the status works.
+# `cuda_shared_memory` is omitted, which has not run on a GPU yet.
 EXTENSIONS = (
     "classification",
     "sequence",

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import posix_ipc
 
-from pyruntime.runtime.gpu.brokers import Brokers
+from pyruntime.runtime.brokers.brokers import Brokers
 from pyruntime.runtime.memory.cuda_regions import CudaRegion, open_cuda_region
 from pyruntime.runtime.regions import ClientRegion
 from pyruntime.runtime.requests.types import ClientContents, GpuContents, GpuPlace, InputTensor, OutputPlace

@@ -12,12 +12,12 @@ import logging
 from collections.abc import Callable
 from itertools import count
 
-from pyruntime.runtime.gpu.brokers import Brokers
+from pyruntime.runtime.brokers.brokers import Brokers
 from pyruntime.runtime.regions import SharedRegion
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.gpu.driver import GpuError, GpuLostError, GpuProperties
 
-_LOG = logging.getLogger("pyruntime.gpu")
+_LOG = logging.getLogger("pyruntime.brokers")
 
 # Triton's message for whatever is wrong with a registration.
 INVALID = "failed to register shared memory region: invalid args"
@@ -66,7 +66,7 @@ class CudaRegion:
         try:
             link = await self._brokers.of(self._gpu)
             await link.read(self, at, size, region, offset)
-        except GpuError as exc:
+        except (GpuError, OSError) as exc:
             raise self._failure("read", exc) from exc
 
     async def write(self, at: int, size: int, region: SharedRegion, offset: int) -> None:
@@ -74,7 +74,7 @@ class CudaRegion:
         try:
             link = await self._brokers.of(self._gpu)
             await link.write(self, at, size, region, offset)
-        except GpuError as exc:
+        except (GpuError, OSError) as exc:
             raise self._failure("written", exc) from exc
 
     def count_on(self) -> None:
@@ -89,10 +89,13 @@ class CudaRegion:
         elif not self.is_used:
             self._on_unused(self)
 
-    def _failure(self, what: str, cause: GpuError) -> InferenceError:
-        code = Code.UNAVAILABLE if isinstance(cause, GpuLostError) else Code.INTERNAL
-        message = f"CUDA shared memory region '{self.name}' cannot be {what}: {cause.explanation}"
-        return InferenceError(message, code)
+    def _failure(self, what: str, cause: GpuError | OSError) -> InferenceError:
+        if isinstance(cause, OSError):
+            code, reason = Code.UNAVAILABLE, cause.strerror
+        else:
+            code = Code.UNAVAILABLE if isinstance(cause, GpuLostError) else Code.INTERNAL
+            reason = cause.explanation
+        return InferenceError(f"CUDA shared memory region '{self.name}' cannot be {what}: {reason}", code)
 
 
 async def open_cuda_region(

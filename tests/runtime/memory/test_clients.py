@@ -11,7 +11,7 @@ from uuid import uuid4
 import posix_ipc
 import pytest
 
-from pyruntime.runtime.gpu.brokers import Brokers
+from pyruntime.runtime.brokers.brokers import Brokers
 from pyruntime.runtime.memory import clients
 from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.utils.addresses import split

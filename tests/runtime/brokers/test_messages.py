@@ -5,7 +5,7 @@
 import msgpack
 import pytest
 
-from pyruntime.runtime.gpu.messages import (
+from pyruntime.runtime.brokers.messages import (
     PACKET_BYTES_MAX,
     Answer,
     Request,

@@ -13,19 +13,19 @@ import sys
 from collections import deque
 from typing import Protocol
 
-from pyruntime.runtime.gpu.messages import PACKET_BYTES_MAX, Verb, decode_answer, encode_request
+from pyruntime.runtime.brokers.messages import PACKET_BYTES_MAX, Verb, decode_answer, encode_request
 from pyruntime.runtime.regions import GrantedRegion, SharedRegion
 from pyruntime.utils.errors import PeerError
 from pyruntime.utils.gpu.driver import GpuLostError, GpuProperties
 from pyruntime.utils.gpu.visible import VISIBLE
 
-_LOG = logging.getLogger("pyruntime.gpu")
+_LOG = logging.getLogger("pyruntime.brokers")
 
 # How long a server that exits waits for a broker, in seconds: it may be in a copy.
 END_S_MAX = 5.0
 
 # Named, because the host has no use for the code of a broker.
-PROGRAM = "from pyruntime.runtime.gpu.broker import main; main()"
+PROGRAM = "from pyruntime.runtime.brokers.broker import main; main()"
 
 
 class OnGpu(Protocol):
@@ -90,11 +90,11 @@ class BrokerLink:
             self._post(encode_request(0, Verb.CLOSE, memory.number))
 
     def read(self, memory: OnGpu, at: int, size: int, region: SharedRegion, offset: int) -> asyncio.Future[int]:
-        """Copy `size` bytes at `at` of the memory to the region."""
+        """Copy `size` bytes at `at` of the memory to the region. Raises OSError if there are no descriptors."""
         return self._copy(Verb.READ, memory, at, size, region, offset)
 
     def write(self, memory: OnGpu, at: int, size: int, region: SharedRegion, offset: int) -> asyncio.Future[int]:
-        """Copy `size` bytes of the region to the memory, at `at`."""
+        """Copy `size` bytes of the region to the memory, at `at`. Raises OSError if there are no descriptors."""
         return self._copy(Verb.WRITE, memory, at, size, region, offset)
 
     def revoke(self, region: GrantedRegion) -> None:
@@ -119,9 +119,10 @@ class BrokerLink:
             self._opened.add(memory.number)
             self._post(encode_request(0, Verb.OPEN, memory.number, memory.handle))
         if region not in self._granted:
+            fd = os.dup(region.fileno())
             self._granted.add(region)
             region.holders.add(self)
-            self._post(encode_request(0, Verb.GRANT, region.number), os.dup(region.fileno()))
+            self._post(encode_request(0, Verb.GRANT, region.number), fd)
         return self._ask(verb, memory.number, at, size, region.number, offset)
 
     def _ask(self, verb: Verb, *arguments: int | bytes) -> asyncio.Future[int]:

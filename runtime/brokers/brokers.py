@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from pyruntime.runtime.gpu.link import BrokerLink, OnGpu
+from pyruntime.runtime.brokers.link import BrokerLink, OnGpu
 from pyruntime.utils.gpu.driver import GpuMissingError, GpuProperties
 from pyruntime.utils.gpu.inventory import find_gpus
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyruntime.runtime.gpu import link as links
-from pyruntime.runtime.gpu.brokers import Brokers
+from pyruntime.runtime.brokers import link as links
+from pyruntime.runtime.brokers.brokers import Brokers
 from pyruntime.runtime.regions import create_region
 from pyruntime.utils.gpu.driver import GpuHandleError, GpuLostError, GpuMissingError, GpuProperties
 from pyruntime.utils.gpu.inventory import STAND_IN

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import setproctitle
 
-from pyruntime.runtime.gpu.messages import PACKET_BYTES_MAX, Request, Verb, decode_request, encode_answer
+from pyruntime.runtime.brokers.messages import PACKET_BYTES_MAX, Request, Verb, decode_request, encode_answer
 from pyruntime.utils.gpu.driver import Gpu, GpuError, GpuLostError, gpu_error
 from pyruntime.utils.gpu.inventory import open_gpu
 from pyruntime.utils.regions import Region

@@ -1,0 +1,194 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Regions on GPUs, over a broker that notes what is asked of it: what is refused, and how long they stay."""
+
+import asyncio
+
+import pytest
+
+from pyruntime.runtime.brokers.brokers import Brokers
+from pyruntime.runtime.memory.clients import REGIONS_MAX, ClientMemory
+from pyruntime.runtime.requests.types import GpuPlace
+from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.gpu.driver import GpuLostError, GpuProperties, gpu_error
+
+HANDLE = bytes(64)
+INVALID = "failed to register shared memory region: invalid args"
+GPUS = [GpuProperties(ordinal, f"GPU-{ordinal}", "G", (8, 0), 100, 100, False) for ordinal in range(2)]
+
+
+class Link:
+    """A broker whose memory has 100 bytes. `failure` is raised by all that it does."""
+
+    def __init__(self):
+        self.asked = []
+        self.failure = None
+
+    async def _do(self, *asked):
+        self.asked.append(asked)
+        if self.failure is not None:
+            raise self.failure
+        return 100
+
+    def open(self, memory):
+        return self._do("open", memory.device_id)
+
+    def read(self, memory, at, size, region, offset):
+        return self._do("read", at, size, region, offset)
+
+    def write(self, memory, at, size, region, offset):
+        return self._do("write", at, size, region, offset)
+
+    def close_memory(self, memory):
+        self.asked.append(("close", memory.device_id))
+
+
+class AllBrokers(Brokers):
+    """The same broker for all GPUs."""
+
+    def __init__(self):
+        super().__init__(lambda: GPUS)
+        self.link = Link()
+
+    async def of(self, gpu):
+        return self.link
+
+    def close_memory(self, gpu, memory):
+        self.link.close_memory(memory)
+
+
+@pytest.fixture
+def brokers():
+    return AllBrokers()
+
+
+@pytest.fixture
+def memory(brokers):
+    return ClientMemory(allowed=True, brokers=brokers)
+
+
+def register(memory, name="r", device_id=1, size=100):
+    asyncio.run(memory.register_cuda(name, HANDLE, device_id, size))
+
+
+def refusal(code, function, *arguments):
+    with pytest.raises(InferenceError) as caught:
+        function(*arguments)
+    assert caught.value.code is code
+    return caught.value.message
+
+
+def test_register(memory, brokers):
+    """The broker of the device opens it; then it is listed."""
+    register(memory)
+    assert brokers.link.asked == [("open", 1)]
+    (row,) = memory.status_cuda()
+    assert (row.name, row.device_id, row.byte_size) == ("r", 1, 100)
+    assert memory.status_cuda("r") == [row]
+    assert memory.status() == []
+    message = "The region named 'r' is registered as CUDA shared memory, not system shared memory"
+    assert refusal(Code.NOT_FOUND, memory.status, "r") == message
+
+
+@pytest.mark.parametrize(("device_id", "size"), [(-1, 100), (2, 100), (0, 0), (0, 101), (0, -5)])
+def test_wrong_arguments(memory, brokers, device_id, size):
+    """No such device, or not so much memory: what is open is closed again."""
+    assert refusal(Code.INVALID_ARG, register, memory, "r", device_id, size) == INVALID
+    opened = [verb for verb, *_ in brokers.link.asked]
+    assert opened in ([], ["open", "close"])
+    assert memory.status_cuda() == []
+
+
+def test_what_cannot_be_opened(memory, brokers, caplog):
+    """The client reads Triton's words, and the log has the reason. The name is free."""
+    brokers.link.failure = gpu_error("CUDA_ERROR_INVALID_HANDLE", "cuIpcOpenMemHandle", "invalid resource handle")
+    assert refusal(Code.INVALID_ARG, register, memory) == INVALID
+    assert "cuIpcOpenMemHandle: invalid resource handle" in caplog.text
+    brokers.link.failure = None
+    register(memory)
+
+
+def test_names_are_taken_while_they_are_opened(memory):
+    """A name has one region, of either kind, and there are not too many."""
+
+    async def both():
+        first = memory.register_cuda("r", HANDLE, 0, 1)
+        with pytest.raises(InferenceError, match="already in manager"):
+            memory.register_cuda("r", HANDLE, 0, 1)
+        with pytest.raises(InferenceError, match="already in manager"):
+            memory.register("r", "/key", 0, 1)
+        await first
+
+    asyncio.run(both())
+    others = [memory.register_cuda(f"r{number}", HANDLE, 0, 1) for number in range(REGIONS_MAX - 1)]
+    message = refusal(Code.UNAVAILABLE, memory.register_cuda, "one more", HANDLE, 0, 1)
+    assert message == f"more than {REGIONS_MAX} shared memory regions are registered"
+    for other in others:
+        other.close()
+
+
+def test_unregister(memory, brokers):
+    """It is closed at once, or when the last request that counts on it ends. Unknown names mean nothing."""
+    register(memory, "a")
+    register(memory, "b")
+    used = memory.status_cuda("b")[0]
+    used.count_on()
+    memory.unregister_cuda("unknown")
+    memory.unregister_cuda()
+    assert memory.status_cuda() == [used]
+    assert brokers.link.asked.count(("close", 1)) == 1
+    used.count_on()
+    used.close()
+    assert memory.status_cuda() == [used]
+    used.close()
+    assert memory.status_cuda() == []
+    assert brokers.link.asked.count(("close", 1)) == 2
+
+
+def test_use_does_not_unregister(memory):
+    """A region that nobody has unregistered stays when requests end."""
+    register(memory)
+    region = memory.status_cuda("r")[0]
+    region.count_on()
+    region.close()
+    assert memory.status_cuda() == [region]
+
+
+def test_parts(memory):
+    """Tensors are parts of a region, and BYTES are not too many."""
+    register(memory)
+    tensor = memory.input("X", "INT8", [5], "r", 95, 5)
+    assert (tensor.gpu.offset, tensor.gpu.size, tensor.data) == (95, 5, b"")
+    place = memory.output("r", 1, 99)
+    assert type(place) is GpuPlace
+    assert (place.region, place.offset, place.byte_size, place.contents.offset) == ("r", 1, 99, 1)
+    for offset, size in ((95, 6), (0, 0), (0, 101)):
+        message = refusal(Code.INVALID_ARG, memory.input, "X", "INT8", [5], "r", offset, size)
+        assert message == "Invalid offset + byte size for shared memory region: 'r'"
+    assert refusal(Code.INVALID_ARG, memory.output, "r", 100, 1) == "Invalid offset for shared memory region: 'r'"
+    few = ClientMemory(allowed=True, strings_bytes_max=4, brokers=AllBrokers())
+    register(few)
+    assert "5 bytes of strings" in refusal(Code.INVALID_ARG, few.input, "X", "BYTES", [1], "r", 0, 5)
+
+
+@pytest.mark.parametrize(
+    ("cause", "code", "reason"),
+    [
+        (gpu_error("CUDA_ERROR_INVALID_VALUE", "copy", "invalid argument"), Code.INTERNAL, "invalid argument"),
+        (
+            GpuLostError("lost", "copy", "the broker of GPU 1 was lost"),
+            Code.UNAVAILABLE,
+            "the broker of GPU 1 was lost",
+        ),
+        (OSError(24, "Too many open files"), Code.UNAVAILABLE, "Too many open files"),
+    ],
+)
+def test_copies_that_fail(memory, brokers, cause, code, reason):
+    """The error says which region, and why."""
+    register(memory)
+    region = memory.status_cuda("r")[0]
+    brokers.link.failure = cause
+    message = refusal(code, lambda: asyncio.run(region.read(0, 1, None, 0)))
+    assert message == f"CUDA shared memory region 'r' cannot be read: {reason}"
+    message = refusal(code, lambda: asyncio.run(region.write(0, 1, None, 0)))
+    assert message == f"CUDA shared memory region 'r' cannot be written: {reason}"

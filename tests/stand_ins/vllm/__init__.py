@@ -17,6 +17,7 @@ __version__ = "0.33.0"
 class AsyncEngineArgs:
     model: str = "facebook/opt-125m"
     max_model_len: int = 100
+    gpu_memory_utilization: float = 0.9
     enable_lora: bool = False
     tensor_parallel_size: int = 1
     disable_log_stats: bool = False

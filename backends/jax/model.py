@@ -15,14 +15,14 @@ from typing import Any, ClassVar, Dict, List, Mapping, Tuple
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from pyruntime.backends.jax.operations import register_operations
 from pyruntime.backends.jax.programs import find_device, flat_function, import_jax, load_program, use_threads
 from pyruntime.backends.toolkit.batching import Arrays, BatchExecutor
 from pyruntime.backends.toolkit.completion import check_tensors, complete
-from pyruntime.backends.toolkit.files import find_model_file
+from pyruntime.backends.toolkit.files import find_libraries, find_model_file
 from pyruntime.backends.toolkit.padding import next_power_of_two, padded_call
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
 from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
-from pyruntime.utils.errors import ConfigError
 
 FILENAME = "model.jax"
 # TYPE_BF16 as Tensor.triton_dtype() has it.
@@ -44,10 +44,6 @@ class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load the function. Raises LoadError."""
         settings = read_settings(json.loads(args["model_config"]))
-        if settings.libraries:
-            raise ConfigError(
-                f"model '{settings.name}' has libraries in model_operations, which the backend jax does not take"
-            )
         use_threads(_threads(settings))
         self._jax = import_jax(settings)
         version_dir = os.path.join(args["model_repository"], args["model_version"])
@@ -56,6 +52,8 @@ class TritonPythonModel:
         self._device = find_device(
             self._jax, settings, program.exported, args["model_instance_kind"], args["model_instance_device_id"]
         )
+        libraries = find_libraries(settings, version_dir)
+        register_operations(self._jax, settings, program.exported, libraries, self._device.platform)
         self._inputs = [tensor.name for tensor in program.inputs]
         self._places = {tensor.name: place for place, tensor in enumerate(program.outputs)}
         self._call = flat_function(self._jax, program.exported)

@@ -2,17 +2,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exported JAX functions: their files, tensors, devices and threads. The server is in tests/e2e."""
 
+import json
 import os
+import re
 
 import numpy as np
 import pytest
 
+from pyruntime.backends.jax.contents import read_contents
 from pyruntime.utils.errors import LoadError
 
 jax = pytest.importorskip("jax", reason="jax is not installed (pip install jax)")
 export = pytest.importorskip("jax.export", reason="this jax has no jax.export (pip install -U jax)")
 
 BACKEND = 'backend: "jax" instance_group { kind: KIND_CPU }\n'
+
+
+def libraries(*paths):
+    return "".join(f'model_operations {{ op_library_filename: "{path}" }}\n' for path in paths)
 
 
 @pytest.fixture(autouse=True)
@@ -28,15 +35,21 @@ def environment(monkeypatch):
 def exported(tmp_path):
     """`exported(function, *arguments, config=None, **named)`: the folder of a model; the last call's, there is one."""
 
-    def write(function, *arguments, config=None, platforms=("cpu",), **named):
+    def write(function, *arguments, config=None, platforms=("cpu",), calls=(), **named):
         (tmp_path / "m" / "1").mkdir(parents=True)
-        made = export.export(jax.jit(function), platforms=platforms)(*arguments, **named)
+        checks = [export.DisabledSafetyCheck.custom_call(target) for target in calls]
+        made = export.export(jax.jit(function), platforms=platforms, disabled_checks=checks)(*arguments, **named)
         (tmp_path / "m" / "1" / "model.jax").write_bytes(made.serialize())
         if config is not None:
             (tmp_path / "m" / "config.pbtxt").write_text(config)
         return tmp_path / "m"
 
     return write
+
+
+def calling(target):
+    """A function of a custom call."""
+    return lambda a: jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(a.shape, a.dtype))(a)
 
 
 def add_sub(a, b):
@@ -137,14 +150,6 @@ class TestLoading:
         folder = exported(lambda a: a, jax.ShapeDtypeStruct((3,), np.complex64))
         assert "has 'INPUT__0' of the type complex64, which cannot be served" in self.refused(load_model, folder)
 
-    def test_libraries(self, exported, load_model):
-        """Custom operations are refused, not ignored."""
-        more = 'model_operations { op_library_filename: "ops.so" }\n'
-        folder = exported(lambda a: a, jax.ShapeDtypeStruct((3,), np.float32), config=BACKEND + more)
-        assert "has libraries in model_operations, which the backend jax does not take" in self.refused(
-            load_model, folder
-        )
-
     def test_threads(self, exported, load_model):
         """The threads are those of the parameter."""
         threads = 'parameters {{ key: "NUM_THREADS" value {{ string_value: "{}" }} }}\n'
@@ -153,3 +158,46 @@ class TestLoading:
         assert os.environ["NPROC"] == "3"
         (folder / "config.pbtxt").write_text(BACKEND + threads.format(0))
         assert "has the parameter NUM_THREADS '0', which must be at least 1" in self.refused(load_model, folder)
+
+
+class TestCustomCalls:
+    """More is in tests/e2e. Targets are registered for the whole process, so each test has one of its own."""
+
+    THREE = jax.ShapeDtypeStruct((3,), np.float32)
+
+    @pytest.fixture
+    def library(self, compile_library):
+        """A library whose function is test_scale."""
+        return compile_library("jax_custom_op.cc", "-DFACTOR=2", "-isystem", jax.ffi.include_dir())
+
+    def config(self, *paths, **targets):
+        named = json.dumps(json.dumps(targets))
+        return BACKEND + libraries(*paths) + f'parameters {{ key: "FFI_TARGETS" value {{ string_value: {named} }} }}\n'
+
+    def test_a_target_of_another_name(self, exported, load_model, library):
+        """The parameter names the function of a target."""
+        config = self.config(library, **{"double it": "test_scale"})
+        model = load_model(exported(calling("double it"), self.THREE, config=config, calls=["double it"]))
+        assert model.infer({"INPUT__0": np.ones(3, np.float32)})["OUTPUT__0"].tolist() == [2, 2, 2]
+
+    def test_libraries_without_the_function(self, exported, load_model, library):
+        """The message names the functions, and the parameter that may name others."""
+        folder = exported(calling("fold"), self.THREE, config=self.config(library), calls=["fold"])
+        with pytest.raises(LoadError, match=r"has no function fold, by which jax \S+ calls .* parameter FFI_TARGETS"):
+            load_model(folder)
+
+    @pytest.mark.parametrize(
+        ("targets", "message"),
+        [({"other": "f"}, "has the target 'other' in the parameter FFI_TARGETS, and its file calls fold"),
+         ({"fold": 1}, "which must be a JSON object with the function for each target")],
+    )  # fmt: skip
+    def test_targets_that_are_refused(self, exported, load_model, targets, message):
+        """Targets that the file does not call, and functions that are no names."""
+        folder = exported(calling("fold"), self.THREE, config=self.config(**targets), calls=["fold"])
+        with pytest.raises(LoadError, match=re.escape(message)):
+            load_model(folder)
+
+    def test_contents(self, exported):
+        """The file tells its custom calls without jax."""
+        folder = exported(calling("fold"), self.THREE, calls=["fold", "twist"])
+        assert read_contents(str(folder / "1" / "model.jax")).custom == ["fold", "twist"]

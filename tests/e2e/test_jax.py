@@ -7,6 +7,8 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from .harness.operations import CustomOperations, libraries
+
 jax = pytest.importorskip("jax", reason="jax is not installed (pip install jax)")
 export = pytest.importorskip("jax.export", reason="this jax has no jax.export (pip install -U jax)")
 
@@ -26,3 +28,32 @@ def test_a_model_of_a_file_alone(serve, model):
     answer = server.infer("bare", {"a": first, "b": second})
     assert answer.as_numpy("sum").tolist() == (first + second).tolist()
     assert answer.as_numpy("difference").tolist() == (first - second).tolist()
+
+
+class TestCustomOperations(CustomOperations):
+    FRAMEWORK = f"jax {jax.__version__}"
+
+    @pytest.fixture
+    def compile_op(self, compile_library):
+        """See CustomOperations."""
+        return lambda factor: compile_library(
+            "jax_custom_op.cc", f"-DFACTOR={factor}", "-isystem", jax.ffi.include_dir()
+        )
+
+    @pytest.fixture
+    def scaling(self, model):
+        """See CustomOperations."""
+        rows = jax.ShapeDtypeStruct((*export.symbolic_shape("rows"), 3), np.float32)
+        checks = [export.DisabledSafetyCheck.custom_call("test_scale")]
+        exported = export.export(
+            jax.jit(lambda IN: {"OUT": jax.ffi.ffi_call("test_scale", jax.ShapeDtypeStruct(IN.shape, IN.dtype))(IN)}),
+            platforms=["cpu"],
+            disabled_checks=checks,
+        )(IN=rows)
+
+        def write(name, *paths):
+            folder = model(name, None, 'backend: "jax" instance_group { kind: KIND_CPU }\n' + libraries(*paths))
+            (folder / "1" / "model.jax").write_bytes(exported.serialize())
+            return folder
+
+        return write

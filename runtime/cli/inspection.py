@@ -39,6 +39,8 @@ BY_SUFFIX = {
     ".safetensors": "pytorch",
     **dict.fromkeys((".skops", ".ubj", ".json", ".txt", ".pkl", ".joblib"), "sklearn"),
 }
+# Folders that may have any name, by a file that they have.
+BY_MEMBER = {"saved_model.pb": "tensorflow"}
 # What auto_complete_config fills in. The file is to tell it, and not a config.pbtxt.
 _COMPLETED = ("input", "output", "max_batch_size", "dynamic_batching", "sequence_batching")
 
@@ -98,12 +100,15 @@ def _options(folder: ModelFolder, path: Path, wanted: Wanted) -> Config:
     config = read_config(folder, ServerSettings(())) if folder.config_path else minimal_config(folder.name)
     for name in _COMPLETED:
         config.ClearField(name)
-    config.backend = wanted.backend or config.backend or BY_SUFFIX.get(path.suffix, "")
+    config.backend = wanted.backend or config.backend or _backend_of(path)
     if not config.backend:
         raise WrongUsage(
             f"the suffix of '{path.name}' does not say which backend serves it: name one with --backend; known "
             f"suffixes are {', '.join(sorted(BY_SUFFIX))}"
         )
+    if path.is_dir() and not config.platform:  # which its name need not say
+        names = (each.platform for each in FORMATS if each.backend == config.backend and each.is_folder)
+        config.platform = next(names, "")
     config.default_model_filename = path.name
     if config.runtime != PYTHON_RUNTIME:
         config.ClearField("runtime")
@@ -111,6 +116,13 @@ def _options(folder: ModelFolder, path: Path, wanted: Wanted) -> Config:
     if wanted.environment:
         config.parameters[PARAMETER].string_value = os.path.abspath(wanted.environment)
     return config
+
+
+def _backend_of(path: Path) -> str:
+    """The backend of a file by its suffix, or of a folder by what it has. "" if neither says."""
+    if path.suffix in BY_SUFFIX:
+        return BY_SUFFIX[path.suffix]
+    return next((backend for member, backend in BY_MEMBER.items() if (path / member).is_file()), "")
 
 
 async def _complete(draft: Draft, version: int) -> Config:

@@ -21,6 +21,7 @@ from pyruntime.runtime.cli.commands.show import progress
 from pyruntime.runtime.cli.inspection import Inspection, Wanted, inspect
 from pyruntime.runtime.cli.new import new_folder, show_next_steps, write_file
 from pyruntime.runtime.cli.skeleton import NameProblem, Names
+from pyruntime.runtime.config.backends import FORMATS
 from pyruntime.runtime.config.schema import Config, new_model_config
 from pyruntime.runtime.environments.forms import PARAMETER
 from pyruntime.runtime.repository.paths import path_below
@@ -124,10 +125,16 @@ def _shape(config: Config, tensor: Config) -> tuple[int, ...]:
     return (1, *dims) if config.max_batch_size else dims
 
 
+def _default_name(found: Inspection) -> str:
+    """The name that a backend looks for. A folder may have had any name."""
+    names = [each.filename for each in FORMATS if each.backend == found.config.backend and each.is_folder]
+    return names[0] if names and found.path.is_dir() else f"{_STEM}{found.path.suffix}"
+
+
 def _copies(found: Inspection, wanted: Wanted) -> Iterator[tuple[Path, Path]]:
     """The files to copy, and where to in the model's folder. Raises CommandError."""
     version = Path("1")
-    yield found.path, version / f"{_STEM}{found.path.suffix}"
+    yield found.path, version / _default_name(found)
     for source, target in (found.contents.companions if found.contents else {}).items():
         root = found.path if found.path.is_dir() else found.path.parent
         path = path_below(os.fspath(root), source)

@@ -2,14 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What files of frameworks tell without their framework: operations, files that belong to them, arguments."""
 
+import importlib.util
 import json
 import pickle
 import zipfile
 
 import pytest
 
+from pyruntime.backends.jax.contents import read_contents as read_jax
 from pyruntime.backends.onnxruntime.contents import read_contents as read_onnx
+from pyruntime.backends.openvino.contents import read_contents as read_openvino
 from pyruntime.backends.pytorch.contents import read_contents as read_torch
+from pyruntime.backends.tensorflow import contents as tensorflow
 from pyruntime.backends.toolkit.protobuf import fields, text
 
 ARGUMENTS = """
@@ -141,3 +145,66 @@ class TestTorch:
         assert (found.arguments, found.companions) == (["a", "b"], {"model.py": "model.py"})
         (tmp_path / "model.py").unlink()
         assert read_torch(str(tmp_path / "w.safetensors")).arguments == []
+
+
+class TestOpenvino:
+    LAYERS = """<?xml version="1.0"?><net name="n" version="11"><layers>
+    <layer id="0" name="a" type="Parameter" version="opset1"><data shape="?,3"/></layer>
+    <layer id="1" name="b" type="Relu" version="opset14"/><layer id="2" name="c" type="Relu" version="opset1"/>
+    <layer id="3" name="d" type="Scale" version="test"/></layers><edges/></net>"""
+
+    def test_operations_and_weights(self, tmp_path):
+        """An operation of another set is custom. The file of weights has the name of the model's."""
+        (tmp_path / "scale.xml").write_text(self.LAYERS)
+        contents = read_openvino(str(tmp_path / "scale.xml"))
+        assert contents.operations == {"Parameter": 1, "Relu": 2, "test::Scale": 1}
+        assert (contents.custom, contents.companions) == (["test::Scale"], {})
+        (tmp_path / "scale.bin").touch()
+        assert read_openvino(str(tmp_path / "scale.xml")).companions == {"scale.bin": "model.bin"}
+
+    def test_other_files(self, tmp_path):
+        """ONNX is read as such; other formats, and what is no XML, are not."""
+        (tmp_path / "m.onnx").write_bytes(message((7, message((1, node("Relu"))))))
+        assert read_openvino(str(tmp_path / "m.onnx")).operations == {"Relu": 1}
+        assert read_openvino(str(tmp_path / "m.pdmodel")).operations == {}
+        (tmp_path / "m.xml").write_text("<net>")
+        with pytest.raises(ValueError, match="no XML"):
+            read_openvino(str(tmp_path / "m.xml"))
+
+
+class TestTensorflow:
+    def write(self, folder):
+        """A SavedModel of three nodes and a function of two more."""
+        operations = [message((1, "name"), (2, name)) for name in ("Add", "inner", "_Arg")]
+        inner = [(3, message((1, "name"), (2, name))) for name in ("Add", "Scale")]
+        library = message((1, message((1, message((1, "inner"))), *inner)))
+        graph = message(*((1, each) for each in operations), (2, library))
+        (folder / "saved_model.pb").write_bytes(message((1, 1), (2, message((1, b""), (2, graph)))))
+        return str(folder)
+
+    def test_operations(self, tmp_path, monkeypatch):
+        """The nodes of functions count, and calls of functions do not. What TensorFlow does not have is custom."""
+        monkeypatch.setattr(tensorflow, "own_operations", lambda: {"Add"})
+        contents = tensorflow.read_contents(self.write(tmp_path))
+        assert contents.operations == {"Add": 2, "_Arg": 1, "Scale": 1}
+        assert contents.custom == ["Scale"]
+
+    def test_without_the_package(self, tmp_path, monkeypatch):
+        """Then it is not known which operations are custom."""
+        monkeypatch.setattr(tensorflow, "own_operations", set)
+        assert tensorflow.read_contents(self.write(tmp_path)).custom == []
+
+    def test_own_operations(self):
+        """The package names them, in any version."""
+        if importlib.util.find_spec("tensorflow") is None:
+            pytest.skip("tensorflow is not installed (pip install tensorflow-cpu)")
+        assert {"Add", "Const", "StatefulPartitionedCall"} <= tensorflow.own_operations()
+
+
+class TestJax:
+    def test_what_is_no_export(self, tmp_path):
+        """A reader says that it is none. A real file is in test_jax.py."""
+        for data in (b"no export", b"\xff" * 64, b""):
+            (tmp_path / "m.jax").write_bytes(data)
+            with pytest.raises(ValueError):
+                read_jax(str(tmp_path / "m.jax"))

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -114,6 +115,59 @@ def test_models_of_sklearn(tmp_path, run):
     skops.dump(LinearRegression().fit([[0.0, 1.0], [1.0, 0.0]], [0, 1]), tmp_path / "line.skops")
     document = json.loads(run("inspect", "line.skops", "--json"))
     assert (document["backend"], document["input"][0]["dims"]) == ("sklearn", [2])
+
+
+def test_files_of_jax(tmp_path, run):
+    """An export tells its tensors and its custom calls."""
+    jax = pytest.importorskip("jax", reason="jax is not installed (pip install jax)")
+    export = pytest.importorskip("jax.export", reason="this jax has no jax.export (pip install -U jax)")
+    three = jax.ShapeDtypeStruct((3,), np.float32)
+    function = jax.jit(lambda a: jax.ffi.ffi_call("fold", three)(a))
+    checks = [export.DisabledSafetyCheck.custom_call("fold")]
+    exported = export.export(function, platforms=["cpu"], disabled_checks=checks)(a=three)
+    (tmp_path / "some.jax").write_bytes(exported.serialize())
+    document = json.loads(run("inspect", "some.jax", "--json"))
+    assert (document["backend"], document["input"][0]["name"], document["custom_operations"]) == ("jax", "a", ["fold"])
+    run("new", "model", "mine", ".", "--from", "some.jax")
+    assert sorted(path.name for path in (tmp_path / "mine").rglob("*.*")) == [
+        "config.pbtxt",
+        "model.jax",
+        "test_mine.py",
+    ]
+
+
+def test_files_of_openvino(tmp_path, run):
+    """The file of the weights, of the same name, is copied too."""
+    openvino = pytest.importorskip("openvino", reason="openvino is not installed (pip install openvino)")
+    from openvino import opset13 as ops
+
+    a = ops.parameter([-1, 3], np.float32, name="A")
+    total = ops.add(a, ops.constant(np.ones(3, np.float32)))
+    openvino.save_model(openvino.Model([total], [a], "add"), tmp_path / "some.xml")
+    document = json.loads(run("inspect", "some.xml", "--json"))
+    assert (document["backend"], document["max_batch_size"], document["files"]) == ("openvino", 4, ["some.bin"])
+    assert (document["operations"]["Add"], document["custom_operations"]) == (1, [])
+    run("new", "model", "mine", ".", "--from", "some.xml")
+    assert json.loads(run("inspect", "mine/1/model.xml", "--json"))["input"][0]["name"] == "A"
+
+
+@pytest.mark.timeout(900)  # see test_tensorflow.py
+def test_folders_of_tensorflow(tmp_path, run):
+    """A SavedModel may have any name."""
+    if find_spec("tensorflow") is None:
+        pytest.skip("tensorflow is not installed (pip install tensorflow-cpu)")
+    save = """
+import tensorflow as tf
+model = tf.Module()
+model.f = tf.function(lambda A: {"B": A * 2}, input_signature=[tf.TensorSpec([None, 3], tf.float32)])
+tf.saved_model.save(model, "doubling", signatures={"serving_default": model.f})
+"""
+    subprocess.run([sys.executable, "-c", save], check=True, capture_output=True, cwd=tmp_path)
+    document = json.loads(run("inspect", "doubling", "--json"))
+    assert (document["backend"], document["max_batch_size"], document["problem"]) == ("tensorflow", 4, "")
+    assert (document["operations"]["Mul"], document["custom_operations"]) == (1, [])
+    run("new", "model", "mine", ".", "--from", "doubling")
+    assert (tmp_path / "mine/1/model.savedmodel/saved_model.pb").is_file()
 
 
 @pytest.mark.parametrize("other_environment", [8], indirect=True, ids=["python3.8"])

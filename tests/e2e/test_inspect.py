@@ -119,13 +119,19 @@ def test_models_of_sklearn(tmp_path, run):
 
 def test_files_of_jax(tmp_path, run):
     """An export tells its tensors and its custom calls."""
-    jax = pytest.importorskip("jax", reason="jax is not installed (pip install jax)")
-    export = pytest.importorskip("jax.export", reason="this jax has no jax.export (pip install -U jax)")
-    three = jax.ShapeDtypeStruct((3,), np.float32)
-    function = jax.jit(lambda a: jax.ffi.ffi_call("fold", three)(a))
-    checks = [export.DisabledSafetyCheck.custom_call("fold")]
-    exported = export.export(function, platforms=["cpu"], disabled_checks=checks)(a=three)
-    (tmp_path / "some.jax").write_bytes(exported.serialize())
+    if find_spec("jax") is None:
+        pytest.skip("jax is not installed (pip install jax)")
+    # A process in which jax has computed must not fork, as `inspect` does here.
+    save = """
+import jax
+from jax import export
+three = jax.ShapeDtypeStruct((3,), "float32")
+function = jax.jit(lambda a: jax.ffi.ffi_call("fold", three)(a))
+checks = [export.DisabledSafetyCheck.custom_call("fold")]
+exported = export.export(function, platforms=["cpu"], disabled_checks=checks)(a=three)
+open("some.jax", "wb").write(exported.serialize())
+"""
+    subprocess.run([sys.executable, "-c", save], check=True, capture_output=True, cwd=tmp_path)
     document = json.loads(run("inspect", "some.jax", "--json"))
     assert (document["backend"], document["input"][0]["name"], document["custom_operations"]) == ("jax", "a", ["fold"])
     run("new", "model", "mine", ".", "--from", "some.jax")

@@ -6,7 +6,7 @@ To add a kind, write a function that draws the text of a configuration, and list
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from random import Random
 
 from pyruntime.runtime.config.normalize import normalize
@@ -27,7 +27,7 @@ RESOURCE_LIMIT = 2
 _TENSORS = "input { name: 'IN' data_type: TYPE_INT64 dims: -1 } output { name: 'OUT' data_type: TYPE_INT64 dims: -1 }"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Model:
     """A model. `calls` is the model that it calls, or "" ; `steps` are the models of an ensemble."""
 
@@ -38,29 +38,29 @@ class Model:
     calls: str = ""
     steps: tuple["Model", ...] = ()
 
-    @property
+    @cached_property
     def is_decoupled(self):
         return self.spec.decoupled
 
-    @property
+    @cached_property
     def is_sequence(self):
         return self.spec.sequence_batching is not None and not self.spec.iterative_sequence
 
-    @property
+    @cached_property
     def is_iterative(self):
         return self.spec.iterative_sequence
 
-    @property
+    @cached_property
     def states(self):
         """The states of its sequences."""
         return self.spec.sequence_batching.states if self.is_sequence else ()
 
-    @property
+    @cached_property
     def warm_ups(self):
         """How many requests of its warm-up each life of an instance executes first, on each of its threads."""
         return sum(sample.batch_size * sample.count for sample in self.spec.warmup)
 
-    @property
+    @cached_property
     def needs(self):
         """How much of the resource an execution needs."""
         return sum(amount for _, _, amount in self.spec.instances[0].needs) if self.spec.instances else 0

@@ -12,6 +12,7 @@ import h2.settings
 from tritonclient.grpc import service_pb2
 
 from .tensors import HOP, pack, request_of, value_of
+from .wires import cut
 
 SERVICE = "/inference.GRPCInferenceService/"
 # A client that opens no window goes away after this, in virtual seconds: longer than the server has patience.
@@ -124,8 +125,9 @@ class GrpcClient:
 
     def _flush(self):
         data = self._h2.data_to_send()
-        for at in range(0, len(data), self._piece):
-            self._wire.send(data[at : at + self._piece])
+        if data:
+            for piece in cut(self._draw, data, self._piece):
+                self._wire.send(piece)
 
     # Responses.
 

@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from .tensors import HOP, pack, request_of, value_of
+from .wires import cut
 
 # A client that never reads goes away after this, in virtual seconds: longer than the server has patience.
 UNREAD_S = 100.0
@@ -93,10 +94,10 @@ class HttpClient:
             self._due.append(due)
             if due.kind in FATAL:
                 break
-        for at in range(0, len(data), self._piece):
+        for piece in cut(self._draw, data, self._piece):
             if self._is_over:
                 return False
-            self._wire.send(data[at : at + self._piece])
+            self._wire.send(piece)
             if self._piece_gap_s:
                 await asyncio.sleep(self._piece_gap_s)
         return True

@@ -254,37 +254,42 @@ class Ledger:
 
     def rest(self):
         """All has happened that can happen now: check the requests that still wait."""
-        now_ns = self._clock.now_ns
         for version, books in self.books.items():
-            if not books.open:
-                continue
-            waiting = [entry for entry in books.open.values() if entry.is_waiting]
-            if not waiting or not version.world.is_serving(version):
-                continue
-            spec = version.spec
-            for entry in waiting:
-                self._check_time(entry, now_ns)
+            # What is open has no last answer: see Entry.is_waiting.
+            waiting = [entry for entry in books.open.values() if entry.queues and entry.job.instance is None]
+            if waiting and version.world.is_serving(version):
+                self._check_waiting(version, books, waiting, self._clock.now_ns)
+
+    def _check_waiting(self, version, books, waiting, now_ns):
+        spec = version.spec
+        is_limited = False
+        for entry in waiting:
+            if entry.policy is not None:
+                is_limited = is_limited or entry.policy.max_queue_size
+                if entry.deadline_ns is not None:
+                    self._check_time(entry, now_ns)
+            if entry.must_end:
+                self.violated(f"{spec.name}: request {entry.number} waits, although it was cancelled")
+        if is_limited:
             self._check_limit(spec, waiting)
-            if version.world.is_limited(version):
-                continue  # an idle instance may have to wait for a resource
-            if spec.sequence_batching is not None:
-                self._check_sequences(version, books, waiting, now_ns)
-            elif spec.ensemble is None:
-                self._check_idle(version, waiting, now_ns)
+        if version.world.is_limited(version):
+            return  # an idle instance may have to wait for a resource
+        if spec.sequence_batching is not None:
+            self._check_sequences(version, books, waiting, now_ns)
+        elif spec.ensemble is None:
+            self._check_idle(version, waiting, now_ns)
 
     def _check_time(self, entry, now_ns):
-        """No request waits when its time is over, or when nobody wants it any more."""
-        name, number = entry.version.spec.name, entry.number
-        may_expire = entry.deadline_ns is not None and not entry.delays and not entry.postings
+        """No request waits when its time is over."""
+        may_expire = not entry.delays and not entry.postings
         if may_expire and now_ns > entry.deadline_ns + TIMEOUT_BOUND_NS:
-            self.violated(f"{name}: request {number} waits longer than its time-out")
-        if entry.must_end:
-            self.violated(f"{name}: request {number} waits, although it was cancelled")
+            name = entry.version.spec.name
+            self.violated(f"{name}: request {entry.number} waits longer than its time-out")
 
     def _check_limit(self, spec, waiting):
         """No level has more requests than its queue may have."""
         limited = [entry for entry in waiting if entry.policy is not None and entry.policy.max_queue_size]
-        counts = Counter(entry.level for entry in limited if entry.is_new) if limited else {}
+        counts = Counter(entry.level for entry in limited if entry.is_new)
         for entry in limited:
             if entry.policy.max_queue_size < counts[entry.level]:
                 self.violated(f"{spec.name}: {counts[entry.level]} requests wait in level {entry.level}")
@@ -297,11 +302,10 @@ class Ledger:
         idle = {executor.inflight: version.world.idle_since_ns(executor) for executor in version.scheduler.executors}
         for entry in waiting:
             since_ns = idle.get(books.homes.get(entry.job.sequence_id))
-            is_next = not entry.job.is_start and not any(
-                other.job.sequence_id == entry.job.sequence_id and other.number < entry.number
-                for other in books.open.values()
-            )
-            if is_next and since_ns is not None and now_ns > max(since_ns, entry.arrived_ns) + delay_ns:
+            if since_ns is None or entry.job.is_start or now_ns <= max(since_ns, entry.arrived_ns) + delay_ns:
+                continue
+            others = (other for other in books.open.values() if other.job.sequence_id == entry.job.sequence_id)
+            if all(other.number >= entry.number for other in others):
                 self.violated(
                     f"{version.spec.name}: request {entry.number} waits, and the instance of its sequence is idle"
                 )
@@ -312,7 +316,9 @@ class Ledger:
     def _check_idle(self, version, waiting, now_ns):
         """No request waits while an instance that could take it is idle, once the delay of its batch is over."""
         delay_us = version.spec.dynamic_batching.max_queue_delay_us if version.spec.dynamic_batching else 0
-        since_ns = min(entry.arrived_ns for entry in waiting) + delay_us * 1000
+        since_ns = min([entry.arrived_ns for entry in waiting]) + delay_us * 1000
+        if now_ns <= since_ns + IDLE_BOUND_NS:
+            return
         for executor in version.scheduler.executors:
             idle_ns = version.world.idle_since_ns(executor)
             if idle_ns is not None and now_ns > max(idle_ns, since_ns) + IDLE_BOUND_NS:

@@ -60,17 +60,25 @@ def problems(seeds, needs=""):
 
 
 def play(here, seed):
-    """Run the scenario of a seed on a stage."""
+    """Run the scenario of a seed on a stage, and free its memory."""
     outcome = Outcome(seed)
+    failures = []
+    _play(here, outcome, failures)
+    here.clean()
+    if failures:  # what else is wrong mostly follows from the first
+        outcome.problem = f"an exception that nobody expects: {failures[0]}"
+    return outcome
+
+
+def _play(here, outcome, failures):
     clock = Clock()
     trace = outcome.trace
 
     def note(*what):
         trace.append((clock.now_ns, *what))
 
-    world = World(scenario_of(seed), clock, Memory(REGION_BYTES), note)
-    loop = SimulatedLoop(clock, world.ledger.check, world.rest, world.connect)
-    failures = []
+    world = World(scenario_of(outcome.seed), clock, Memory(REGION_BYTES), note)
+    loop = SimulatedLoop(clock, world.ledger.violations, world.ledger.check, world.rest, world.connect)
     loop.set_exception_handler(lambda _, context: failures.append(context))
     with here.plays(world, failures):
         try:
@@ -85,11 +93,10 @@ def play(here, seed):
         except BaseExceptionGroup as group:
             outcome.problem = f"an exception ends the server: {_first(group)!r}"
         finally:
-            if failures:  # what else is wrong mostly follows from the first
-                outcome.problem = f"an exception that nobody expects: {failures[0]}"
+            expected = len(failures)
             world.kill()
             loop.abandon()
-    return outcome
+            del failures[expected:]
 
 
 async def _scenario(world):

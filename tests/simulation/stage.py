@@ -5,6 +5,7 @@
 What is put there asks the stage for the scenario that runs now: replacing parts takes longer than a short scenario.
 """
 
+import gc
 import logging
 import sys
 import time
@@ -35,6 +36,9 @@ from .clock import Clock
 from .ledger import PASSED_OVER_MAX
 from .sockets import SimulatedPipes, SimulatedSockets
 
+# The scenarios between two collections of all garbage.
+COLLECTED = 200
+
 # The window of a stream in a stub, in responses. It is more than the host holds back of its credits.
 WINDOW = 24
 
@@ -45,6 +49,7 @@ class Stage:
     def __init__(self):
         self.world = None
         self.failures = []
+        self._cleaned = 0
 
     @contextmanager
     def plays(self, world, failures):
@@ -56,6 +61,14 @@ class Stage:
             yield
         finally:
             self.world = None
+
+    def clean(self):
+        """Collect what a scenario has left, which would otherwise be collected again and again while others run.
+
+        Here an exception is reported that nobody has looked at.
+        """
+        self._cleaned += 1
+        gc.collect(0 if self._cleaned % COLLECTED else 2)
 
     def log(self, logger, message, *arguments):
         """What the product logs with a traceback is an error of its own."""
@@ -72,6 +85,8 @@ class WatchedVersion(ModelVersion):
         super().__init__(*arguments, **options)
         self.world = STAGE.world
         self.world.ledger.open_books(self)
+        if self.spec.sequence_batching is not None:
+            self.world.sequential.append(self)
 
     def start(self, job):
         ledger = self.world.ledger
@@ -148,6 +163,10 @@ def stage():
         # The product's log has a line for each stub that dies.
         put(logging.Logger, "exception", lambda logger, message, *arguments: STAGE.log(logger, message, *arguments))
         put(logging.Logger, "isEnabledFor", lambda logger, level: False)
+        gc.freeze()
+        stack.callback(gc.unfreeze)
+        gc.disable()
+        stack.callback(gc.enable)
         yield STAGE
 
 

@@ -10,6 +10,18 @@ from collections import deque
 
 # No bytes take longer on their way, in seconds.
 LATENCY_S_MAX = 0.0003
+# Bytes that are sent at a time are cut into so many pieces at most, besides what lies before and behind these.
+PIECES_MAX = 16
+
+
+def cut(draw, data, size):
+    """Pieces of this size from somewhere on in the data, and what lies before and behind them."""
+    if len(data) <= size:
+        return [data]
+    begin = draw.randrange(max(1, len(data) - size * PIECES_MAX + 1))
+    end = min(begin + size * PIECES_MAX, len(data))
+    pieces = [data[:begin], *(data[at : at + size] for at in range(begin, end, size)), data[end:]]
+    return [piece for piece in pieces if piece]
 
 
 class Wire:

@@ -67,6 +67,8 @@ class World:
         self.connected = {}
         self.stubs = {}
         self.is_over = False
+        # The versions of models with sequences.
+        self.sequential = []
         # The batches of executors without a stub.
         self.native = []
         self._lives = 0
@@ -269,13 +271,15 @@ class World:
 
     def begins(self):
         """A stub or an executor begins an execution: together they need no more than there is."""
+        if not self.plan.limits_rate:
+            return
         used = sum(
             stub.model.needs * len(stub.running)
             for stub in self.connected.values()
             if not stub.has_ended and stub.model
         )
         used += sum(executor.model.needs for executor in self.native if executor.is_running)
-        if self.plan.limits_rate and used > RESOURCE_LIMIT:
+        if used > RESOURCE_LIMIT:
             self.ledger.violated(f"executions need {used} of a resource of which there is {RESOURCE_LIMIT}")
 
     def rest(self):
@@ -283,8 +287,8 @@ class World:
         self.ledger.rest()
         if self.state is not None:
             self._check_room()
-        for version in self.table.serving.values():
-            if version.spec.sequence_batching is not None:
+        for version in self.sequential:
+            if not self.ledger.books[version].open and self.is_serving(version):
                 self._check_held(version)
         self.ledger.check()
 
@@ -300,7 +304,7 @@ class World:
         idle_ns = version.spec.sequence_batching.max_idle_us * 1000 + DROP_BOUND_NS
         for executor in version.instances:
             stub = self.stubs.get(executor.inflight)
-            if stub is not None and stub.is_idle and not self.ledger.books[version].open:
+            if stub is not None and stub.held and stub.is_idle:
                 for sequence_id, ended_ns in stub.held.items():
                     if ended_ns is not None and self.clock.now_ns > max(ended_ns, stub.idle_since_ns) + idle_ns:
                         self.ledger.violated(f"{stub} is never told to drop sequence {sequence_id}")

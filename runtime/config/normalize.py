@@ -8,7 +8,7 @@ auto_complete_config receives the normalised one. It does not check the result; 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from pyruntime.runtime.config.backends import fill_backend
 from pyruntime.runtime.config.schema import Config, new_model_config
@@ -29,6 +29,10 @@ _TWO_INSTANCES_ON_CPU = frozenset({"onnxruntime", "tensorflow"})
 SEQUENCE_IDLE_US_DEFAULT = 1_000_000
 
 
+def _never(config: Config) -> bool:
+    return False
+
+
 def normalize(
     config: Config,
     *,
@@ -36,10 +40,12 @@ def normalize(
     files: Collection[str],
     gpus: Sequence[int],
     placed: Sequence[int] | None = None,
+    prefers_cpu: Callable[[Config], bool] = _never,
 ) -> Config:
     """A copy of `config` with the defaults filled in; `gpus` are the ids of the GPUs of this host.
 
-    `placed` are those for instance groups that name none, by default all of them.
+    `placed` are those for instance groups that name none, by default all of them. `prefers_cpu` says whether a group of
+    KIND_AUTO that names none is on the CPU also where there are GPUs.
 
     `files` are the names in the folder of a version, those of folders with a slash: see `backends`.
     Raises LoadError if the configuration names another model than its directory, or if the backend is unknown.
@@ -52,7 +58,7 @@ def normalize(
     _fill_schedulers(normalized)
     if normalized.platform != ENSEMBLE_PLATFORM:
         _fill_optimization(normalized.optimization)
-        _fill_instance_groups(normalized, gpus, gpus if placed is None else placed)
+        _fill_instance_groups(normalized, gpus, gpus if placed is None else placed, prefers_cpu)
     return normalized
 
 
@@ -116,14 +122,17 @@ def _fill_optimization(optimization: Config) -> None:
         optimization.output_pinned_memory.enable = True
 
 
-def _fill_instance_groups(config: Config, gpus: Sequence[int], placed: Sequence[int]) -> None:
+def _fill_instance_groups(
+    config: Config, gpus: Sequence[int], placed: Sequence[int], prefers_cpu: Callable[[Config], bool]
+) -> None:
     if not config.instance_group:
         config.instance_group.add(name=config.name)
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
         if group.kind == group.KIND_AUTO:
             # As in Triton, a group that lists a GPU which is not there is for the CPU: `validate` then refuses it.
-            group.kind = group.KIND_GPU if gpus and set(group.gpus).issubset(gpus) else group.KIND_CPU
+            is_on_gpus = gpus and set(group.gpus).issubset(gpus) and (group.gpus or not prefers_cpu(config))
+            group.kind = group.KIND_GPU if is_on_gpus else group.KIND_CPU
         if group.kind == group.KIND_GPU and not group.gpus:
             group.gpus.extend(placed)
         if group.count < 1:

@@ -21,6 +21,7 @@ from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.config.validate import validate, validate_instances
 from pyruntime.runtime.gpus.available import NO_GPUS, AvailableGpus
+from pyruntime.runtime.gpus.frameworks import prefers_cpu
 from pyruntime.runtime.gpus.placement import NO_PLACEMENT, Placement, place
 from pyruntime.runtime.repository.instance_mode import InstanceProcess, instance_processes
 from pyruntime.runtime.repository.scan import ModelFolder
@@ -80,6 +81,7 @@ def read_draft(
         files=_version_files(folder),
         gpus=gpus.numbers,
         placed=placement.numbers,
+        prefers_cpu=lambda normalized: prefers_cpu(normalized, settings.backend_directory),
     )
     kinds = [group.kind == group.KIND_GPU for group in config.instance_group]
     if not any(is_on_gpus and not is_named for is_on_gpus, is_named in zip(kinds, named, strict=False)):

@@ -28,17 +28,18 @@ def gpu_device_id(args: Mapping[str, str]) -> int:
     return int(args["model_instance_device_id"]) if args["model_instance_kind"] == "GPU" else NO_GPU_DEVICE
 
 
-def instance_name(config: Mapping[str, Any], args: Mapping[str, str]) -> str:
+def instance_name(config: Mapping[str, Any], args: Mapping[str, str], gpu: str = "") -> str:
     """The instance's name in the old form, which libraries may parse: `<group>_<i>_cpu`, `<group>_<i>_gpu<id>`.
 
-    Here `i` counts the instances on one GPU; in current names it counts those of the group.
+    Here `i` counts the instances on one GPU; in current names it counts those of the group. `gpu` is the number of the
+    GPU in the server, "" for the one that it has here.
     """
     group_name, _, index = args["model_instance_name"].rpartition("_")
     device = gpu_device_id(args)
     if device == NO_GPU_DEVICE:
         return f"{group_name}_{index}_cpu"
     (count,) = (group["count"] for group in config["instance_group"] if group["name"] == group_name)
-    return f"{group_name}_{int(index) % count}_gpu{device}"
+    return f"{group_name}_{int(index) % count}_gpu{gpu or device}"
 
 
 def library_filename(config: Mapping[str, Any], compute_capability: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from importlib.metadata import version
-from typing import Any
+from typing import Any, ClassVar
 
 import triton_python_backend_utils as pb_utils
 
@@ -28,6 +28,9 @@ from pyruntime.utils.errors import LoadError
 class TritonPythonModel:
     """One instance of a custom library."""
 
+    # The location of the model, with the number of its GPU: see stub/loader.py.
+    location: ClassVar[dict[str, str]]
+
     def initialize(self, args: dict[str, str]) -> None:
         """Load the library, and create the instance. Raises LoadError."""
         config = json.loads(args["model_config"])
@@ -40,7 +43,7 @@ class TritonPythonModel:
         self._instance = CustomInstance(
             library,
             args["model_name"],
-            configuration.instance_name(config, args),
+            configuration.instance_name(config, args, self.location.get("gpu", "")),
             configuration.serialize(args["model_config"]),
             gpu,
             [version("pyruntime"), os.path.dirname(args["model_repository"])],

@@ -75,11 +75,16 @@ def states(config: Mapping[str, Any]) -> list[tuple[str, str, list[int], str]]:
     ]
 
 
-def instance(config: Mapping[str, Any], args: Mapping[str, str], policies: Mapping[str, Any]) -> tuple[object, ...]:
-    """The arguments of the extension's Instance, from the name on; `policies` are the host policies by their names."""
+def instance(
+    config: Mapping[str, Any], args: Mapping[str, str], policies: Mapping[str, Any], gpu: str = ""
+) -> tuple[object, ...]:
+    """The arguments of the extension's Instance, from the name on; `policies` are the host policies by their names.
+
+    `gpu` is the number of the instance's GPU in the server, "" for the one that it has here.
+    """
     kind, device = args["model_instance_kind"], int(args["model_instance_device_id"])
     group = _group(config, args["model_instance_name"])
-    policy = group.get("host_policy", "") or (f"gpu_{device}" if kind == "GPU" else "cpu")
+    policy = group.get("host_policy", "") or (f"gpu_{gpu or device}" if kind == "GPU" else "cpu")
     return (
         args["model_instance_name"],
         _KINDS[kind],

@@ -93,7 +93,8 @@ class NativeModel:
     def instance(self, owner: object, config: Mapping[str, Any], args: Mapping[str, str]) -> _triton.Instance:
         """Create an instance, which is not initialised yet."""
         policies = json.loads(self._location["host_policies"])
-        handle: _triton.Instance = self.native.Instance(self.handle, owner, *arguments.instance(config, args, policies))
+        found = arguments.instance(config, args, policies, self._location.get("gpu", ""))
+        handle: _triton.Instance = self.native.Instance(self.handle, owner, *found)
         return handle
 
     def begin(self, instance: _triton.Instance) -> None:

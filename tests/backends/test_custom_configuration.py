@@ -73,6 +73,14 @@ def test_instance_name(instance, kind, device, name):
     assert configuration.gpu_device_id(args) == (device if kind == "GPU" else -1)
 
 
+def test_instance_name_of_a_process_with_one_gpu():
+    """The GPU is number 0 for the library, and has the server's number in the name, which is unique so."""
+    args = {"model_instance_name": "b_3", "model_instance_kind": "GPU", "model_instance_device_id": "0"}
+    config = {"instance_group": [{"name": "b", "count": 2}]}
+    assert configuration.instance_name(config, args, "5") == "b_1_gpu5"
+    assert configuration.gpu_device_id(args) == 0
+
+
 @pytest.mark.parametrize(
     ("capability", "filename"), [("", "libcustom.so"), ("7.5", "a.so"), ("8.0", "b.so"), ("8.6", "libcustom.so")]
 )

@@ -67,20 +67,37 @@ MODELS = {
 ALL_UUIDS = "GPU-old,GPU-a,GPU-b,MIG-c,GPU-full"
 
 
+# Models of C++ backends, in the server's process and in processes of their own.
+NATIVE = {
+    "native": "instance_group { kind: KIND_GPU gpus: [ 2 ] }",
+    "isolated": "instance_group { kind: KIND_GPU gpus: [ 2 ] }" + parameters(EXECUTION_MODE="process"),
+    "isolated_slice": "instance_group { kind: KIND_GPU gpus: [ 3 ] }" + parameters(EXECUTION_MODE="process"),
+    "native_slice": "instance_group { kind: KIND_GPU gpus: [ 3 ] }",
+}
+QUESTION = """
+backend: "told"
+input [ { name: "INPUT0" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_STRING dims: [ 1 ] } ]
+"""
+
+
 @pytest.fixture(scope="module")
-def server(serving, write_model, tmp_path_factory):
+def server(serving, write_model, tmp_path_factory, install_backends):
     """One server of all models, on a machine with the GPUs of MACHINE. It also serves the models that load."""
     repository = tmp_path_factory.mktemp("gpus")
     for name, more in MODELS.items():
         code = STUBBORN if name == "stubborn" else WHO
         write_model(repository, name, code, CONFIG, more)
+    for name, more in NATIVE.items():
+        write_model(repository, name, None, QUESTION, more)
     machine = tmp_path_factory.mktemp("machine") / "gpus.json"
     machine.write_text(json.dumps(MACHINE))
     hidden = ("-u", "CUDA_VISIBLE_DEVICES", "-u", "CUDA_DEVICE_ORDER")
     wrapper = ("env", *hidden, f"PYRUNTIME_GPU_STAND_IN={machine}")
     options = ["--model-control-mode=explicit", "--exit-on-error=false", "--strict-readiness=false"]
-    loads = [f"--load-model={name}" for name in MODELS]
-    with serving(repository, *options, *loads, "--model-load-gpu-limit=4:0.9", wrapper=wrapper) as server:
+    options += [f"--load-model={name}" for name in (*MODELS, *NATIVE)]
+    options += ["--model-load-gpu-limit=4:0.9", f"--backend-directory={install_backends('told')}"]
+    with serving(repository, *options, wrapper=wrapper) as server:
         yield server
 
 
@@ -143,10 +160,15 @@ def test_default(server):
             "Unavailable: can not create model 'full_0_1': memory limit set for GPU 4 has exceeded, model loading is "
             "rejected.",
         ),
+        (
+            "native_slice",
+            "Internal: instance 'native_slice_0_0' of model 'native_slice' is on GPU 3, a slice of a GPU that the "
+            "server's process cannot use besides the first one: give the model the parameter EXECUTION_MODE 'process'",
+        ),
     ],
 )
 def test_refusals(server, name, reason):
-    """Triton's words."""
+    """Triton's words, but for what Triton cannot do either."""
     rows = {row["name"]: row for row in json.loads(server.request("POST", "/v2/repository/index", b"{}").body)}
     assert (rows[name]["state"], rows[name]["reason"]) == ("UNAVAILABLE", reason)
 
@@ -155,6 +177,26 @@ def test_a_model_that_chooses_its_gpu_itself(server):
     """The number that it has been told is no number of the machine: the log says what is wrong."""
     assert told(server, "stubborn") == ("GPU", "0", "0")
     assert "the model has set CUDA_VISIBLE_DEVICES to '0'" in server.log
+
+
+@pytest.mark.parametrize(
+    ("name", "instance", "policy"),
+    [
+        ("native", "native_0_0 GPU 2", "gpu_2"),
+        ("isolated", "isolated_0_0 GPU 0", "gpu_2"),
+        ("isolated_slice", "isolated_slice_0_0 GPU 0", "gpu_3"),
+    ],
+)
+def test_native_backends(server, name, instance, policy):
+    """In the server's process, which sees all GPUs, they have its numbers; a process of its own sees one. The host
+    policies are the operator's, and have his numbers."""
+
+    def ask(question):
+        result = server.infer(name, {"INPUT0": np.array([question], np.object_)})
+        return result.as_numpy("OUTPUT0")[0].decode()
+
+    assert ask("instance") == instance
+    assert json.loads(ask("host_policy")) == {policy: {}}
 
 
 def test_metrics(server):

@@ -636,3 +636,38 @@ class TestEnds:
         made.executor_changed()
         made.capacity_freed()
         assert instances[1].batches == [[first]]
+
+
+class TestPreserveOrdering:
+    """Two sequences of an instance, whose responses are made in the other order."""
+
+    @pytest.mark.parametrize("ordered", [True, False])
+    @in_a_loop
+    async def test_one_instance(self, make, ordered):
+        """A response waits for those of the requests that the instance got before, of any sequence."""
+        instance = Instance()
+        made = make(f"oldest {{ max_candidate_sequences: 2 preserve_ordering: {str(ordered).lower()} }}", instance)
+        outcomes = []
+        jobs = [job(id, START | END, outcomes) for id in (1, 2)]
+        for each in jobs:
+            made.submit(each)
+        assert [each for batch in instance.batches for each in batch] == jobs
+        for each, outcome in reversed(list(zip(jobs, "ab", strict=True))):
+            each.free()
+            each.respond(outcome, True)
+        assert outcomes == (["a", "b"] if ordered else ["b", "a"])
+
+    @in_a_loop
+    async def test_two_instances(self, make):
+        """The responses of different instances wait for nothing of each other."""
+        instances = [Instance(), Instance()]
+        made = make("oldest { max_candidate_sequences: 1 preserve_ordering: true }", *instances)
+        outcomes = []
+        jobs = [job(id, START | END, outcomes) for id in (1, 2)]
+        for each in jobs:
+            made.submit(each)
+        assert [instance.batches for instance in instances] == [[[jobs[0]]], [[jobs[1]]]]
+        for each, outcome in reversed(list(zip(jobs, "ab", strict=True))):
+            each.free()
+            each.respond(outcome, True)
+        assert outcomes == ["b", "a"]

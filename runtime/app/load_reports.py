@@ -37,7 +37,11 @@ class _Reported:
 
 
 class LoadReports:
-    """See the module. `machine` returns the utilization of the processors and the memory; None for what is not read."""
+    """See the module. `machine` returns the utilization of the processors and the memory; None for what is not read.
+
+    Counters that native threads keep are complete without ServerState.settle: the response that carries the report is
+    an event of the same queue, behind those that count. To handle events here could send responses in the wrong order.
+    """
 
     def __init__(self, metrics: Metrics, machine: Callable[[], tuple[float | None, Memory | None]]) -> None:
         self._metrics = metrics

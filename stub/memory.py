@@ -186,6 +186,8 @@ class Regions(Source):
         """See Source."""
         if type(at) is bytes:
             return at
+        if at <= self._own_end:
+            return self.requests.map[at : at + size]
         number, offset = split(at)
         return self._region(number).read(offset, size)
 

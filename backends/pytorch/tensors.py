@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's tensors: inputs as views of request memory, outputs, texts, and the datatypes of exported programs."""
+"""PyTorch's tensors: inputs in request memory, outputs, texts, and the datatypes of exported programs."""
 
 from __future__ import annotations
 
@@ -13,37 +13,48 @@ from pyruntime.backends.toolkit.batching import Arrays
 from pyruntime.backends.toolkit.exported import describe_value
 from pyruntime.backends.toolkit.settings import TensorSpec
 
-# TYPE_BF16 and TYPE_STRING as Tensor.triton_dtype() has them.
-_BF16, _STRING = 14, 13
+# TYPE_BF16 as Tensor.triton_dtype() has it.
+_BF16 = 14
 
 
 class TorchArrays(Arrays):
-    """Tensors of torch on the device of an instance. BYTES are arrays of numpy, and lists of str for the model."""
+    """Tensors of torch on the device of an instance. BYTES are arrays of numpy, and lists of str for the model.
+
+    The inputs and outputs of single requests are arrays of numpy, which are cheaper to make than tensors, and so those
+    of a batch go to the device and come from it at once. Only BF16, which numpy lacks, is in tensors throughout.
+    """
 
     def __init__(self, torch: Any, device: Any) -> None:
         self._torch = torch
         self._device = device
 
     def read(self, tensor: pb_utils.Tensor) -> Any:
-        """See Arrays. A tensor on the CPU is a view of request memory."""
-        kind = tensor.triton_dtype()
-        if kind == _STRING:
-            return tensor.as_numpy()
-        made = self._torch.from_dlpack(tensor) if kind == _BF16 else self._torch.from_numpy(tensor.as_numpy())
-        return made if self._device is None else made.to(self._device)
+        """See Arrays. A view of request memory, but for BYTES."""
+        return self._torch.from_dlpack(tensor) if tensor.triton_dtype() == _BF16 else tensor.as_numpy()
 
     def join(self, arrays: List[Any]) -> Any:
         """See Arrays."""
-        return super().join(arrays) if isinstance(arrays[0], np.ndarray) else self._torch.cat(arrays)
+        if not isinstance(arrays[0], np.ndarray):
+            joined = self._torch.cat(arrays) if len(arrays) > 1 else arrays[0]
+        else:
+            array = super().join(arrays)
+            if array.dtype == object:
+                return array
+            joined = self._torch.from_numpy(array)
+        return joined if self._device is None else joined.to(self._device)
+
+    def finish(self, array: Any) -> Any:
+        """See Arrays."""
+        if isinstance(array, np.ndarray):
+            return array
+        on_cpu = array.detach().cpu()
+        return on_cpu if on_cpu.dtype == self._torch.bfloat16 else on_cpu.numpy()
 
     def write(self, name: str, array: Any) -> pb_utils.Tensor:
         """See Arrays."""
         if isinstance(array, np.ndarray):
             return super().write(name, array)
-        on_cpu = array.detach().cpu()
-        if on_cpu.dtype == self._torch.bfloat16:
-            return pb_utils.Tensor.from_dlpack(name, on_cpu.contiguous())
-        return super().write(name, on_cpu.numpy())
+        return pb_utils.Tensor.from_dlpack(name, (array if array.shape else array.reshape(1)).contiguous())
 
 
 def to_model(value: Any, name: str) -> Any:

@@ -9,7 +9,7 @@ for several requests fails, each request is executed by itself, so that only tho
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Hashable, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, Hashable, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -20,19 +20,35 @@ Inputs = Dict[str, Any]
 
 
 class Arrays:
-    """How a framework reads and joins arrays. An array has `shape` and slices."""
+    """How a framework's arrays are read, joined, split and written. An array has `shape` and slices.
+
+    `read` and `write` are called for each request, so what one call can do for a batch belongs to `join` and `finish`.
+    """
 
     def read(self, tensor: pb_utils.Tensor) -> Any:
         """The array of an input. Any exception is the error of its request."""
         return tensor.as_numpy()
 
     def join(self, arrays: List[Any]) -> Any:
-        """Several arrays as one, along the first dimension."""
-        return np.concatenate(arrays)
+        """What the framework gets: an input's arrays as one, along the first dimension. A single one is not copied."""
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+    def finish(self, array: Any) -> Any:
+        """An output of the framework as it is split among the requests."""
+        return array
 
     def write(self, name: str, array: Any) -> pb_utils.Tensor:
-        """An output. A scalar gets one dimension, which a configuration must have."""
+        """An output of one request. A scalar gets one dimension, which a configuration must have."""
         return pb_utils.Tensor(name, array if array.shape else array.reshape(1))
+
+
+class _Member(NamedTuple):
+    """A request of a call: its place in the batch, its inputs, and its rows, which count only with batching."""
+
+    place: int
+    inputs: Inputs
+    rows: int
+    wanted: Set[str]
 
 
 class BatchExecutor:
@@ -47,82 +63,66 @@ class BatchExecutor:
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
         """The responses, in the order of the requests. Raises nothing: errors are in the responses."""
         responses: Dict[int, pb_utils.InferenceResponse] = {}
-        groups: Dict[Hashable, List[Tuple[int, Inputs]]] = {}
+        # Requests with the same key can be joined.
+        groups: Dict[Hashable, List[_Member]] = {}
+        read = self._arrays.read
         for index, request in enumerate(requests):
+            inputs = {}
+            shapes = []
+            rows = 1
             try:
-                inputs = {tensor.name(): self._arrays.read(tensor) for tensor in request.inputs()}
+                for tensor in request.inputs():
+                    name = tensor.name()
+                    array = inputs[name] = read(tensor)
+                    if self._is_batching:
+                        rows, *others = array.shape
+                        shapes.append((name, *others))
             except Exception as exc:
                 responses[index] = _failed(exc)
                 continue
-            key = _signature(inputs) if self._is_batching else index
-            groups.setdefault(key, []).append((index, inputs))
+            member = _Member(index, inputs, rows, request.requested_output_names())
+            groups.setdefault(frozenset(shapes) if self._is_batching else index, []).append(member)
         for members in groups.values():
-            self._execute(requests, members, responses)
+            self._execute(members, responses)
         return [responses[index] for index in range(len(requests))]
 
-    def _execute(
-        self,
-        requests: Sequence[pb_utils.InferenceRequest],
-        members: List[Tuple[int, Inputs]],
-        responses: Dict[int, pb_utils.InferenceResponse],
-    ) -> None:
-        wanted = [requests[index].requested_output_names() for index, _ in members]
-        names = [name for name in self._outputs if any(name in each for each in wanted)]
+    def _execute(self, members: List[_Member], responses: Dict[int, pb_utils.InferenceResponse]) -> None:
+        wanted = set().union(*[member.wanted for member in members])
+        join, finish = self._arrays.join, self._arrays.finish
         try:
-            outputs = self._run(self._joined(members), names)
-            made = self._split(members, wanted, outputs)
+            joined = {name: join([member.inputs[name] for member in members]) for name in members[0].inputs}
+            outputs = self._run(joined, [name for name in self._outputs if name in wanted])
+            made = self._split(members, [(name, finish(array)) for name, array in outputs.items()])
         except Exception as exc:
             if len(members) == 1:
-                responses[members[0][0]] = _failed(exc)
+                responses[members[0].place] = _failed(exc)
                 return
             for member in members:
-                self._execute(requests, [member], responses)
+                self._execute([member], responses)
             return
-        for (index, _), response in zip(members, made):
-            responses[index] = response
+        for member, response in zip(members, made):
+            responses[member.place] = response
 
-    def _joined(self, members: List[Tuple[int, Inputs]]) -> Inputs:
-        first = members[0][1]
-        if len(members) == 1:
-            return first
-        return {name: self._arrays.join([inputs[name] for _, inputs in members]) for name in first}
-
-    def _split(
-        self, members: List[Tuple[int, Inputs]], wanted: Sequence[Any], outputs: Mapping[str, Any]
-    ) -> List[pb_utils.InferenceResponse]:
-        counts = [_rows(inputs) for _, inputs in members]
+    def _split(self, members: List[_Member], outputs: List[Tuple[str, Any]]) -> List[pb_utils.InferenceResponse]:
         if self._is_batching:
-            _check_rows(outputs, sum(counts))
-        if len(members) == 1:
-            return [self._response(wanted[0], outputs)]
+            _check_rows(outputs, sum([member.rows for member in members]))
+        write = self._arrays.write
         made = []
         start = 0
-        for count, names in zip(counts, wanted):
-            stop = start + count
-            made.append(self._response(names, {name: array[start:stop] for name, array in outputs.items()}))
+        for _, _, rows, wanted in members:
+            stop = start + rows
+            tensors = []
+            for name, array in outputs:
+                if name in wanted:
+                    tensors.append(write(name, array if len(members) == 1 else array[start:stop]))
+            made.append(pb_utils.InferenceResponse(tensors))
             start = stop
         return made
 
-    def _response(self, wanted: Any, outputs: Mapping[str, Any]) -> pb_utils.InferenceResponse:
-        write = self._arrays.write
-        return pb_utils.InferenceResponse([write(name, array) for name, array in outputs.items() if name in wanted])
 
-
-def _rows(inputs: Inputs) -> int:
-    for array in inputs.values():
-        count: int = array.shape[0]
-        return count
-    return 1
-
-
-def _signature(inputs: Inputs) -> Hashable:
-    """Requests with the same signature can be joined."""
-    return frozenset((name, tuple(array.shape[1:])) for name, array in inputs.items())
-
-
-def _check_rows(outputs: Mapping[str, Any], rows: int) -> None:
+def _check_rows(outputs: Sequence[Tuple[str, Any]], rows: int) -> None:
     """Raise ValueError if an output has not one row for each row of the inputs."""
-    for name, array in outputs.items():
+    for name, array in outputs:
         shape = list(array.shape)
         if not shape or shape[0] != rows:
             raise ValueError(

@@ -24,16 +24,14 @@ class TextArrays(Arrays):
         if array.dtype != object:
             return array
         try:
-            texts = [element.decode() for element in array.ravel()]
+            texts = [element.decode() for element in array.ravel().tolist()]
         except UnicodeDecodeError:
             raise ValueError(
                 f"input '{tensor.name()}' has an element that is not valid UTF-8, which strings of {self._owner} "
                 "must be"
             ) from None
-        decoded = np.empty(len(texts), object)
-        decoded[:] = texts
-        return decoded.reshape(array.shape)
+        return np.array(texts, object).reshape(array.shape)
 
-    def write(self, name: str, array: Any) -> pb_utils.Tensor:
+    def finish(self, array: Any) -> Any:
         """See Arrays."""
-        return super().write(name, array.astype(object) if array.dtype.kind == "U" else array)
+        return array.astype(object) if array.dtype.kind == "U" else array

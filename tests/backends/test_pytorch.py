@@ -143,25 +143,30 @@ class TestTensors:
     def test_inputs_are_views(self, torch):
         """A tensor on the CPU has the memory of the request."""
         array = np.arange(4, dtype=np.int16)
-        made = TorchArrays(torch, torch.device("cpu")).read(pb_utils.Tensor("X", array))
+        arrays = TorchArrays(torch, torch.device("cpu"))
+        read = arrays.read(pb_utils.Tensor("X", array))
+        made = arrays.join([read])
         assert (made.data_ptr(), made.dtype) == (array.ctypes.data, torch.int16)
-        assert TorchArrays(torch, None).join([made, made]).tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
+        assert arrays.join([read, read]).tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
 
     def test_bf16(self, torch):
         """BF16, which numpy does not have, goes in and out."""
         arrays = TorchArrays(torch, torch.device("cpu"))
         given = pb_utils.Tensor.from_dlpack("X", torch.tensor([1.5, -3], dtype=torch.bfloat16))
-        made = arrays.read(given)
+        made = arrays.join([arrays.read(given)])
         assert made.dtype == torch.bfloat16
-        told = arrays.write("Y", made * 2)
+        assert arrays.join([made, made]).shape == (4,)
+        told = arrays.write("Y", arrays.finish(made * 2))
         assert (told.name(), told.triton_dtype(), told.shape()) == ("Y", 14, [2])
         assert torch.from_dlpack(told).tolist() == [3, -6]
 
     def test_outputs(self, torch):
         """Gradients are left behind, and a scalar gets a dimension."""
         arrays = TorchArrays(torch, None)
-        assert arrays.write("Y", torch.ones(2, requires_grad=True)).as_numpy().tolist() == [1, 1]
-        assert arrays.write("Y", torch.tensor(7)).shape() == [1]
+        ones = arrays.finish(torch.ones(2, 3, requires_grad=True))
+        assert arrays.write("Y", ones[1:]).as_numpy().tolist() == [[1, 1, 1]]
+        for scalar in (torch.tensor(7), torch.tensor(7, dtype=torch.bfloat16)):
+            assert arrays.write("Y", arrays.finish(scalar)).shape() == [1]
 
     def test_texts(self, torch):
         """BYTES are lists of str for a model, and a list of str is BYTES."""
@@ -170,7 +175,7 @@ class TestTensors:
         assert to_model(arrays.join([array, array]), "X") == ["a", "\u00e9"] * 2
         with pytest.raises(ValueError, match=r"^input 'X' has an element that is not valid UTF-8"):
             to_model(np.array([b"\xff"], object), "X")
-        assert arrays.write("Y", from_model(["a", "b"], "Y", torch.Tensor)).shape() == [2]
+        assert arrays.write("Y", arrays.finish(from_model(["a", "b"], "Y", torch.Tensor))).shape() == [2]
         with pytest.raises(
             ValueError, match=r"^the model returned int as 'Y', which must be a tensor or a list of str$"
         ):

@@ -46,7 +46,11 @@ class TritonPythonModel:
         settings = read_settings(config)
         onnxruntime = _import(settings)
         threads = threads_per_instance(settings.instance_count, usable_cores())
-        options = _session_options(onnxruntime, settings, session_settings(settings, config, threads))
+        wanted = session_settings(settings, config, threads)
+        options = _session_options(onnxruntime, settings, wanted)
+        self._run_options = onnxruntime.RunOptions()
+        for name, value in wanted.run_entries.items():
+            self._run_options.add_run_config_entry(name, value)
         used = providers(
             settings,
             config,
@@ -72,7 +76,7 @@ class TritonPythonModel:
 
     def _run(self, inputs: Dict[str, Any], names: List[str]) -> Mapping[str, Any]:
         try:
-            return dict(zip(names, self._session.run(names, inputs)))
+            return dict(zip(names, self._session.run(names, inputs, self._run_options)))
         except Exception as exc:
             raise ValueError(describe_error(exc)) from exc
 

@@ -16,6 +16,9 @@ from pyruntime.utils.errors import ConfigError
 # optimization { graph { level } }. Without it ONNX Runtime does all that it can.
 GRAPH_LEVELS = {-1: "ORT_ENABLE_BASIC", 0: "ORT_ENABLE_ALL", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
 EXECUTION_MODES = {0: "ORT_SEQUENTIAL", 1: "ORT_PARALLEL"}
+# Parameters that are entries of the configuration of a session, and of a call.
+_SESSION_ENTRIES = ("session.", "optimization.", "ep.")
+_RUN_ENTRIES = ("memory.",)
 # Parameters that are options of the execution provider for CUDA.
 CUDA_OPTIONS = (
     "gpu_mem_limit",
@@ -32,7 +35,10 @@ Provider = Tuple[str, Dict[str, str]]
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """The settings of a session. The names of enumerations are attributes of the package. None leaves a default."""
+    """The settings of a session. The names of enumerations are attributes of the package. None leaves a default.
+
+    `entries` configure the session, `run_entries` each of its calls.
+    """
 
     intra_op_threads: int
     inter_op_threads: Optional[int]
@@ -41,6 +47,7 @@ class SessionSettings:
     memory_arena: Optional[bool]
     memory_pattern: Optional[bool]
     entries: Mapping[str, str]
+    run_entries: Mapping[str, str]
 
 
 def session_settings(settings: Settings, config: Mapping[str, Any], threads: int) -> SessionSettings:
@@ -54,7 +61,8 @@ def session_settings(settings: Settings, config: Mapping[str, Any], threads: int
         graph_level=_graph_level(settings, config),
         memory_arena=_flag(settings, "enable_mem_arena"),
         memory_pattern=_flag(settings, "enable_mem_pattern"),
-        entries={name: value for name, value in settings.parameters.items() if _is_entry(name)},
+        entries=_entries(settings, _SESSION_ENTRIES),
+        run_entries=_entries(settings, _RUN_ENTRIES),
     )
 
 
@@ -111,6 +119,6 @@ def _flag(settings: Settings, parameter: str) -> Optional[bool]:
     return settings.boolean(parameter) if parameter in settings.parameters else None
 
 
-def _is_entry(parameter: str) -> bool:
-    """Whether a parameter is an entry of the session's configuration, which ONNX Runtime checks itself."""
-    return parameter.startswith(("session.", "optimization.", "ep."))
+def _entries(settings: Settings, prefixes: Tuple[str, ...]) -> Dict[str, str]:
+    """The parameters that are entries of a configuration of ONNX Runtime, which checks them itself."""
+    return {name: value for name, value in settings.parameters.items() if name.startswith(prefixes)}

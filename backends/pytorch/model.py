@@ -53,7 +53,7 @@ class TritonPythonModel:
         torch = _import(settings)
         self._torch = torch
         self._options = read_options(settings, threads_per_instance(settings.instance_count, usable_cores()))
-        _set_threads(torch, self._options)
+        _configure(torch, self._options)
         device = torch_device(torch, settings.name, args["model_instance_kind"], args["model_instance_device_id"])
         version_dir = os.path.join(args["model_repository"], args["model_version"])
         _load_libraries(torch, settings, version_dir)
@@ -129,7 +129,7 @@ def _load_libraries(torch: Any, settings: Settings, version_dir: str) -> None:
             raise explain_library(settings.name, library, "torch", torch.__version__, exc) from exc
 
 
-def _set_threads(torch: Any, options: Options) -> None:
+def _configure(torch: Any, options: Options) -> None:
     torch.set_num_threads(options.threads)
     if options.interop_threads is not None:
         torch.set_num_interop_threads(options.interop_threads)
@@ -137,5 +137,9 @@ def _set_threads(torch: Any, options: Options) -> None:
         torch._C._jit_set_profiling_executor(options.jit_executor)
     if options.jit_profiling is not None:
         torch._C._jit_set_profiling_mode(options.jit_profiling)
+    if options.tensor_fuser is not None:
+        torch._C._jit_set_texpr_fuser_enabled(options.tensor_fuser)
+    if not options.cudnn:
+        torch.backends.cudnn.enabled = False
     if not options.optimized_execution:
         torch._C._set_graph_executor_optimize(False)

@@ -21,6 +21,8 @@ class Options:
     optimized_execution: bool
     jit_profiling: Optional[bool]
     jit_executor: Optional[bool]
+    tensor_fuser: Optional[bool]
+    cudnn: bool
     cache_cleaning: bool
     compile: Optional[Dict[str, Any]]
 
@@ -34,6 +36,8 @@ def read_options(settings: Settings, threads: int) -> Options:
         optimized_execution=not settings.boolean("DISABLE_OPTIMIZED_EXECUTION"),
         jit_profiling=_flag(settings, "ENABLE_JIT_PROFILING"),
         jit_executor=_flag(settings, "ENABLE_JIT_EXECUTOR"),
+        tensor_fuser=_flag(settings, "ENABLE_TENSOR_FUSER"),
+        cudnn=not settings.boolean("DISABLE_CUDNN"),
         cache_cleaning=settings.boolean("ENABLE_CACHE_CLEANING"),
         compile=_compile_arguments(settings),
     )

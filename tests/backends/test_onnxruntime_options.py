@@ -36,6 +36,7 @@ def test_parameters():
         enable_mem_arena="0",
         enable_mem_pattern="1",
         session__disable_prepacking="1",
+        memory__enable_memory_arena_shrinkage="cpu:0",
         other="x",
     )
     found = session_settings(*of, 3)
@@ -43,6 +44,7 @@ def test_parameters():
     assert (found.execution_mode, found.graph_level) == ("ORT_PARALLEL", "ORT_ENABLE_EXTENDED")
     assert (found.memory_arena, found.memory_pattern) == (False, True)
     assert found.entries == {"session.disable_prepacking": "1"}
+    assert found.run_entries == {"memory.enable_memory_arena_shrinkage": "cpu:0"}
 
 
 @pytest.mark.parametrize(("level", "name"), [(-1, "BASIC"), (0, "ALL"), (1, "EXTENDED")])

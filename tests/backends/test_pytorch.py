@@ -83,7 +83,7 @@ class TestOptions:
         found = options()
         assert (found.threads, found.interop_threads, found.inference_mode) == (3, None, True)
         assert (found.optimized_execution, found.cache_cleaning, found.compile) == (True, False, None)
-        assert (found.jit_executor, found.jit_profiling) == (None, None)
+        assert (found.jit_executor, found.jit_profiling, found.tensor_fuser, found.cudnn) == (None, None, None, True)
 
     def test_parameters(self):
         """The names are those of Triton's backend in C++ and of its backend in Python; the former have precedence."""
@@ -92,6 +92,8 @@ class TestOptions:
         assert (found.threads, found.interop_threads, found.inference_mode) == (1, 5, False)
         found = options(DISABLE_OPTIMIZED_EXECUTION="true", ENABLE_JIT_PROFILING="false", ENABLE_JIT_EXECUTOR="true")
         assert (found.optimized_execution, found.jit_profiling, found.jit_executor) == (False, False, True)
+        found = options(ENABLE_TENSOR_FUSER="false", DISABLE_CUDNN="true")
+        assert (found.tensor_fuser, found.cudnn) == (False, False)
 
     def test_compilation(self):
         """A model is compiled if its parameters say how; Triton's way not to compile is taken too."""

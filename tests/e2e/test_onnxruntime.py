@@ -6,8 +6,10 @@ import json
 import shutil
 import subprocess
 import sys
+import sysconfig
 from contextlib import closing
 from importlib.util import find_spec
+from pathlib import Path
 from queue import Queue
 
 import numpy as np
@@ -91,6 +93,7 @@ def test_a_model_of_a_file_alone(serve, onnx_folder):
 def test_batches(serve, onnx_folder):
     """Requests that wait together are one call of the framework, and every one gets its rows and its outputs."""
     more = "dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 60000000 }\n"
+    more += 'parameters { key: "memory.enable_memory_arena_shrinkage" value { string_value: "cpu:0" } }\n'
     onnx_folder("batched", add_sub(), OPTIONS + "max_batch_size: 4\n" + more)
     server = serve()
     rows = [np.full((count, 3), count, np.float32) for count in (1, 3)]
@@ -166,6 +169,39 @@ def test_weights_in_a_file_of_their_own(serve, model):
     assert (folder / "weights.bin").exists()
     server = serve()
     assert server.infer("external", {"A": np.ones((1, 3), np.float32)}).as_numpy("P").tolist() == [[1, 2, 3]]
+
+
+@pytest.fixture
+def python_without(tmp_path_factory):
+    """`python_without(package)`: the Python of an environment that has all packages of this one but that."""
+
+    def make(package):
+        folder = tmp_path_factory.mktemp("without") / "environment"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        (packages,) = folder.glob("lib/python*/site-packages")
+        for path in Path(sysconfig.get_path("purelib")).iterdir():
+            if not path.name.startswith(package):
+                (packages / path.name).symlink_to(path)
+        return folder / "bin" / "python"
+
+    return make
+
+
+def test_an_environment_of_its_own(serve, onnx_folder, python_without):
+    """A model has the framework in its environment, and the server does not. Without it the message says where."""
+    python = python_without("onnxruntime")
+    environment = 'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{}" }} }}\n'
+    onnx_folder("own", add_sub(), OPTIONS + environment.format(sys.prefix))
+    onnx_folder("without", add_sub())
+    # The wrapper gets the command of a server, and executes it by another Python.
+    server = serve(*LENIENT, wrapper=("bash", "-c", 'shift; exec "$0" "$@"', python))
+    answer = server.infer("own", {name: np.full((2, 3), 4, np.float32) for name in ("A", "B")})
+    assert answer.as_numpy("SUM").tolist() == [[8] * 3] * 2
+    assert (
+        "needs the package 'onnxruntime', which its environment does not have: "
+        f"{python.parents[1]} (Python {sys.version.split()[0]}). Install it there (pip install pyruntime[onnxruntime], "
+        "or pip install onnxruntime), or name an environment that has it in the parameter EXECUTION_ENV_PATH"
+    ) in reasons(server)["without"]
 
 
 class TestCustomOperations:

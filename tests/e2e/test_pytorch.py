@@ -14,7 +14,11 @@ import pytest
 from .harness.operations import CustomOperations, libraries
 
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install torch)")
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+    # The import of torch, and its compiler, take minutes where ten processes want each core.
+    pytest.mark.timeout(900),
+]
 
 LENIENT = ("--exit-on-error=false", "--strict-readiness=false")
 BACKEND = 'backend: "pytorch"\n'

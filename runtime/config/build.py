@@ -4,6 +4,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+
 from pyruntime.runtime.config.ensembles import ensemble_spec
 from pyruntime.runtime.config.metrics import first_response_bounds_ms, metric_tags
 from pyruntime.runtime.config.rate_limits import resource_needs
@@ -28,7 +32,7 @@ def model_spec(config: Config) -> ModelSpec:
         inputs=inputs,
         outputs=outputs,
         required_inputs=frozenset(name for name, tensor in inputs.items() if not tensor.optional),
-        instances=tuple(instance for group in config.instance_group for instance in _instances(group)),
+        instances=_distinct([each for group in config.instance_group for each in _instances(group)]),
         decoupled=config.model_transaction_policy.decoupled,
         default_model_filename=config.default_model_filename,
         parameters={name: parameter.string_value for name, parameter in config.parameters.items()},
@@ -74,6 +78,17 @@ def _instances(group: Config) -> list[InstanceSpec]:
         InstanceSpec(f"{group.name}_{index}", kind, device_id, group.passive, (alike, device_id), needs, priority)
         for index, device_id in enumerate(devices)
     ]
+
+
+def _distinct(instances: Sequence[InstanceSpec]) -> tuple[InstanceSpec, ...]:
+    """The instances with names of their own: those of a group of the same name as another are numbered on."""
+    found: dict[str, InstanceSpec] = {}
+    for each in instances:
+        name, number = each.name, count()
+        while name in found:
+            name = f"{each.name.rpartition('_')[0]}_{next(number)}"
+        found[name] = replace(each, name=name)
+    return tuple(found.values())
 
 
 def _dynamic_batching(config: Config) -> DynamicBatchingSpec | None:

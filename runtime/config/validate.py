@@ -166,7 +166,7 @@ def _check_dynamic_batching(config: Config) -> None:
             f"default priority level must be in range [1, {levels}] for {name}, got {batching.default_priority_level}"
         )
     for level in sorted(batching.priority_queue_policy):
-        if not 1 <= level <= levels:
+        if levels > 0 and not 1 <= level <= levels:
             raise ConfigError(
                 f"priority queue policy must have priority level in range [1, {levels}] for {name}, got {level}"
             )

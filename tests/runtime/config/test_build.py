@@ -73,10 +73,19 @@ def test_tensors(max_batch_size, batch):
         ("{ count: 2 }, { name: 'g' }", (), [("m_0_0", "CPU", 0), ("m_0_1", "CPU", 0), ("g_0", "CPU", 0)]),
         ("{ count: 2 }", (0, 3), [("m_0_0", "GPU", 0), ("m_0_1", "GPU", 0), ("m_0_2", "GPU", 3), ("m_0_3", "GPU", 3)]),
         ("{ kind: KIND_MODEL }", (0,), [("m_0_0", "MODEL", 0)]),
+        (
+            "{ name: 'g' count: 2 }, { name: 'g' kind: KIND_MODEL count: 2 }, { name: 'g' }, { name: 'g_1' }",
+            (),
+            [
+                *(("g_0", "CPU", 0), ("g_1", "CPU", 0), ("g_2", "MODEL", 0), ("g_3", "MODEL", 0), ("g_4", "CPU", 0)),
+                ("g_1_0", "CPU", 0),
+            ],
+        ),
+        ("{ name: 'm_1' }, { }", (), [("m_1_0", "CPU", 0), ("m_1_1", "CPU", 0)]),
     ],
 )
 def test_instances(groups, gpus, expected):
-    """Names count through the group, over all of its GPUs."""
+    """Names count through the group, over all of its GPUs, and through all groups of one name."""
     spec = _spec(f"instance_group [ {groups} ]", gpus)
     assert [(instance.name, instance.kind, instance.device_id) for instance in spec.instances] == expected
 

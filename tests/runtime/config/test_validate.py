@@ -38,6 +38,7 @@ def _complaint(text, **kwargs):
         "dynamic_batching {}",
         "dynamic_batching { priority_levels: 2 default_priority_level: 2 priority_queue_policy { key: 1 } }",
         "dynamic_batching { preserve_ordering: true priority_levels: 1 default_priority_level: 1 }",
+        "dynamic_batching { priority_queue_policy { key: 7 } }",  # without levels nothing is of level 7
         "response_cache { enable: true }",
         "model_transaction_policy { decoupled: true } response_cache {}",
         "model_transaction_policy { decoupled: true } response_cache { enable: true }"

@@ -226,9 +226,9 @@ class Regions(Source):
 
     def locate(self, contents: Any) -> Optional[int]:
         """The address of an array's contents, if they are contiguous in a region that other processes can map."""
-        if not contents.flags.c_contiguous:
+        if not isinstance(contents, np.ndarray) or not contents.flags.c_contiguous:
             return None
-        base = contents
+        base: Any = contents
         while isinstance(base, np.ndarray):
             base = base.base
         pointer: int = contents.__array_interface__["data"][0]

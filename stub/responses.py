@@ -139,7 +139,7 @@ class ResponseWriter:
         for (name, datatype, shape, contents, n), (at, offset) in zip(parts, places):
             if at is None:
                 at = max(slot, 0) + offset if n else 0
-                self._copy(contents, at, n)
+                self._copy(contents, at, n, slot)
             refs.append((name, datatype, shape, at, n, MEMORY_CPU, 0))
         return slot, refs
 
@@ -198,7 +198,7 @@ class ResponseWriter:
             if type(contents) is bytes:
                 self._map[at : at + n] = contents
             else:
-                self._copy(contents, at, n)
+                self._copy(contents, at, n, slot)
             refs.append((name, datatype, shape, at, n, MEMORY_CPU, 0))
         return OK, "", slot, refs, response._parameters
 
@@ -231,17 +231,29 @@ class ResponseWriter:
                 at = places[name][0]
             else:
                 at = max(slot, 0) + at if n else 0
-                self._copy(contents, at, n)
+                self._copy(contents, at, n, slot)
             refs.append((name, datatype, shape, at, n, MEMORY_CPU, 0))
         return OK, "", slot, refs, response._parameters
 
-    def _copy(self, contents: Any, offset: int, size: int) -> None:
+    def _copy(self, contents: Any, offset: int, size: int, slot: int) -> None:
+        """Copy contents to their place in a slot. Those on a GPU may fail: then the slot is free."""
         if type(contents) is bytes:
             self._map[offset : offset + size] = contents
+        elif not isinstance(contents, np.ndarray):
+            self._copy_from_gpu(contents, offset, size, slot)
         elif size <= SMALL_BYTES:
             self._map[offset : offset + size] = contents.tobytes()
         else:
             np.ndarray(contents.shape, contents.dtype, self._map, offset)[...] = contents
+
+    def _copy_from_gpu(self, contents: Any, offset: int, size: int, slot: int) -> None:
+        try:
+            with memoryview(self._map) as region, region[offset : offset + size] as target:
+                contents.copy_to(target)
+        except BaseException:
+            if slot != NO_SLOT:
+                self.free([slot])
+            raise
 
 
 class StateWriter(ResponseWriter):
@@ -288,6 +300,6 @@ class StateWriter(ResponseWriter):
         refs: List[TensorRef] = []
         for name, datatype, shape, at, n, contents in parts:
             at = max(slot, 0) + at if n else 0
-            self._copy(contents, at, n)
+            self._copy(contents, at, n, slot)
             refs.append((name, datatype, shape, at, n, MEMORY_CPU, 0))
         return slot, refs

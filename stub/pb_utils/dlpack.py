@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Exports and imports tensors in main memory as DLPack capsules. Imported only if a model uses DLPack.
+"""Exports and imports tensors as DLPack capsules. Imported only if a model uses DLPack.
 
     capsule := PyCapsule "dltensor" -> DLManagedTensor        once taken it is renamed "used_dltensor"
     DLManagedTensor := DLTensor context deleter
@@ -8,23 +8,25 @@
 
 A capsule of ours is created by numpy over our memory; its datatype is corrected for those that numpy cannot export. It
 has no ctypes callbacks, because a capsule or a tensor may be deleted while an exception propagates, and a Python
-callback would lose the exception. GPU memory is refused.
+callback would lose the exception. numpy does not look at the memory, so that it may be on a GPU.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.utils.dtypes import BY_NAME
+from pyruntime.utils.gpu.driver import GpuError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _CPU = 1
+CUDA = 2
 _CUDA_HOST = 3  # Pinned memory: main memory, for all that we do with it.
 
 _FRESH = b"dltensor"
@@ -77,12 +79,16 @@ _set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)((
 
 
 class ImportedTensor(NamedTuple):
-    """Memory of a producer: its address, shape in elements and Triton datatype. Valid while `owner` exists."""
+    """Memory of a producer: its address, shape in elements and Triton datatype. Valid while `owner` exists.
+
+    `gpu` is the number of the GPU that it lies on, None for main memory.
+    """
 
     pointer: int
     shape: tuple[int, ...]
     datatype: str
     owner: object
+    gpu: Optional[int] = None
 
 
 class _Loan:
@@ -114,8 +120,10 @@ def as_array(owner: object, pointer: int, shape: Sequence[int], dtype: np.dtype[
     return np.asarray(_Memory(owner, pointer, shape, dtype))
 
 
-def to_capsule(owner: object, pointer: int, shape: Sequence[int], dtype_name: str) -> Any:
+def to_capsule(owner: object, pointer: int, shape: Sequence[int], dtype_name: str, gpu: Optional[int] = None) -> Any:
     """A capsule "dltensor" over the C-ordered elements at `pointer`, of Triton's datatype `dtype_name` ("FP32").
+
+    They are in main memory, or on a GPU.
 
     `owner` stays alive until the consumer releases the memory, or until the unused capsule is deleted. Raises
     TritonModelException for BYTES. Needs numpy 1.22.
@@ -126,6 +134,8 @@ def to_capsule(owner: object, pointer: int, shape: Sequence[int], dtype_name: st
     capsule = as_array(owner, pointer, shape, np.dtype(f"<u{BY_NAME[dtype_name].size}")).__dlpack__()
     managed = _DLManagedTensor.from_address(_get_pointer(capsule, _FRESH))
     managed.dl_tensor.code = _CODES[dtype_name]
+    if gpu is not None:
+        managed.dl_tensor.device_type, managed.dl_tensor.device_id = CUDA, gpu
     return capsule
 
 
@@ -137,7 +147,7 @@ def import_tensor(obj: Any) -> ImportedTensor:
     if not hasattr(obj, "__dlpack__"):
         return from_capsule(obj)
     # Check the device first, because an export from a GPU may wait for a CUDA stream.
-    _check_device(int(obj.__dlpack_device__()[0]))
+    _check_device(*map(int, obj.__dlpack_device__()))
     return from_capsule(obj.__dlpack__())
 
 
@@ -145,7 +155,7 @@ def from_capsule(capsule: Any) -> ImportedTensor:
     """Take over the tensor in a capsule "dltensor", and rename the capsule so that it cannot be used again.
 
     Raises TritonModelException, and leaves the capsule to its maker, for anything else than such a capsule, for a
-    device other than the CPU, for a datatype that Triton lacks and for an order of elements other than C.
+    device other than the CPU and CUDA GPUs, for a datatype that Triton lacks and for an order of elements other than C.
     """
     if not _is_valid(capsule, _FRESH):
         if _is_valid(capsule, _USED):
@@ -155,7 +165,7 @@ def from_capsule(capsule: Any) -> ImportedTensor:
         )
     managed = _DLManagedTensor.from_address(_get_pointer(capsule, _FRESH))
     tensor = managed.dl_tensor
-    _check_device(tensor.device_type)
+    _check_device(tensor.device_type, tensor.device_id)
     datatype = _DATATYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if datatype is None:
         raise TritonModelException(
@@ -169,12 +179,23 @@ def from_capsule(capsule: Any) -> ImportedTensor:
         )
     pointer = (tensor.data or 0) + tensor.byte_offset
     _set_name(capsule, _USED)
-    return ImportedTensor(pointer, shape, datatype, _Loan(managed))
+    gpu = tensor.device_id if tensor.device_type == CUDA else None
+    return ImportedTensor(pointer, shape, datatype, _Loan(managed), gpu)
 
 
-def _check_device(device_type: int) -> None:
-    if device_type not in (_CPU, _CUDA_HOST):
-        raise TritonModelException(f"DLDevice type {device_type} is not support by Python backend.")
+def _check_device(device_type: int, device_id: int) -> None:
+    """Raise TritonModelException for a device that tensors cannot be read from."""
+    if device_type in (_CPU, _CUDA_HOST):
+        return
+    message = f"DLDevice type {device_type} is not support by Python backend."
+    if device_type != CUDA:
+        raise TritonModelException(message)
+    from pyruntime.stub.gpus import gpu_of
+
+    try:
+        gpu_of(device_id)
+    except GpuError as exc:
+        raise TritonModelException(message) from exc  # Triton's words; the cause says what is missing
 
 
 def _is_c_ordered(shape: Sequence[int], strides: Sequence[int]) -> bool:

@@ -104,7 +104,7 @@ class InferenceRequest:
         for tensor in self._inputs:
             if tensor is None:
                 raise TritonModelException(f"Input tensor for {about}")
-            if type(tensor) is not Tensor:
+            if type(tensor) is not Tensor and not isinstance(tensor, Tensor):  # one on a GPU is another class
                 raise TypeError(f"inputs must be pb_utils.Tensor objects, found {type(tensor)}")
         if isinstance(requested_output_names, (str, bytes, bytearray)):  # whose elements are no names
             raise TypeError(f"requested_output_names must be a list of names, found {type(requested_output_names)}")

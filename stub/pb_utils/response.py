@@ -45,7 +45,7 @@ class InferenceResponse:
         self._parameters = "" if parameters is None or error is not None else check_parameters(parameters)
         self._output_tensors: List[Tensor] = [] if error is not None else list(output_tensors)
         for tensor in self._output_tensors:
-            if type(tensor) is not Tensor:
+            if type(tensor) is not Tensor and not isinstance(tensor, Tensor):  # one on a GPU is another class
                 if tensor is None:
                     raise TritonModelException("Output tensor for inference response should not be empty.")
                 raise TypeError(f"output_tensors must be pb_utils.Tensor objects, found {type(tensor)}")

@@ -28,6 +28,7 @@ _DTYPES: Dict[str, Any] = {
 _DATATYPES: Dict[Any, str] = {dtype: name for name, dtype in _DTYPES.items()}
 _BF16_BITS = np.dtype("<u2")
 _DL_CPU = (1, 0)
+_NO_BF16 = "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
 
 
 def datatype_of(dtype: Any) -> Optional[str]:
@@ -116,9 +117,7 @@ class Tensor:
         Raises TritonModelException for BF16, which numpy does not have.
         """
         if self._datatype == "BF16":
-            raise TritonModelException(
-                "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
-            )
+            raise TritonModelException(_NO_BF16)
         array = self._array
         if array is None:
             dtype = _DTYPES.get(self._datatype)
@@ -144,12 +143,20 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(__name: str, __tensor: Any) -> Tensor:
-        """A tensor over the memory of a DLPack capsule, or of any object that has `__dlpack__`, without a copy."""
+        """A tensor over the memory of a DLPack capsule, or of any object that has `__dlpack__`, without a copy.
+
+        The memory may be on a GPU: see gpu_tensor.py.
+        """
         from pyruntime.stub.pb_utils import dlpack
 
         if not __name or type(__name) is not str:
             __name = _checked_name(__name)
-        pointer, shape, datatype, owner = dlpack.import_tensor(__tensor)
+        imported = dlpack.import_tensor(__tensor)
+        if imported.gpu is not None:
+            from pyruntime.stub.pb_utils.gpu_tensor import GpuTensor
+
+            return GpuTensor(__name, imported)
+        pointer, shape, datatype, owner, _ = imported
         dtype = _DTYPES.get(datatype, _BF16_BITS)
         tensor = Tensor.__new__(Tensor)
         tensor._name = __name

@@ -76,6 +76,42 @@ class TritonPythonModel:
         ]
 """
 
+# Trebles its input on a GPU, in an array type of its own; for the id "call" another model doubles that, too.
+ON_GPU = """
+from pyruntime.stub.gpus import gpu_of
+from pyruntime.stub.pb_utils import dlpack
+
+class Array:
+    def __init__(self, contents):
+        self.gpu, self.shape = gpu_of(0), contents.shape
+        self.pointer = self.gpu.allocate(contents.nbytes)
+        self.gpu.enqueue(lambda: self.gpu.write(self.pointer, contents.tobytes()))
+
+    def __del__(self):
+        self.gpu.free(self.pointer)
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+    def __dlpack__(self, stream=None):
+        return dlpack.to_capsule(self, self.pointer, self.shape, "INT64", 0)
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            array = Array(request.inputs()[0].as_numpy() * 3)
+            output = pb_utils.Tensor.from_dlpack("OUT", array)
+            assert not output.is_cpu() and output.__dlpack_device__() == (2, 0)
+            if request.request_id() == "call":
+                input = pb_utils.Tensor.from_dlpack("IN", pb_utils.Tensor.from_dlpack("any", array))
+                call = pb_utils.InferenceRequest(model_name="double", requested_output_names=["OUT"], inputs=[input])
+                output = call.exec().output_tensors()[0]
+                assert output.is_cpu()
+            responses.append(pb_utils.InferenceResponse([output]))
+        return responses
+"""
+
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
@@ -96,6 +132,7 @@ def repository(write_model, tmp_path_factory):
     write_model(folder, "echo_bytes", ECHO, CONFIG.replace("INT64", "STRING"))
     write_model(folder, "repeat", REPEAT, CONFIG + "model_transaction_policy { decoupled: true }")
     write_model(folder, "wait", WAIT, CONFIG)
+    write_model(folder, "on_gpu", ON_GPU, CONFIG)
     write_model(folder, "cached", ECHO, CONFIG + "response_cache { enable: true }")
     return folder
 
@@ -364,6 +401,17 @@ def test_faults(server, machine, region, protocol):
         one.put(array)
         result = infer(server, protocol, "double", [on_gpu(protocol, array, one)])
         assert_array_equal(result.as_numpy("OUT"), array * 2)
+
+
+@pytest.mark.parametrize("count", [4, 300_000], ids=["small", "large"])
+def test_outputs_of_a_framework_on_a_gpu(server, region, count):
+    """A tensor that a model has on a GPU is copied for the client, to a client's GPU, and for another model."""
+    array = np.arange(count)
+    assert_array_equal(server.infer("on_gpu", {"IN": array}).as_numpy("OUT"), array * 3)
+    one = region(GRPC, array.nbytes)
+    infer(server, GRPC, "on_gpu", [sent(GRPC, array)], [to_gpu(GRPC, one, array.nbytes)])
+    assert_array_equal(one.get(array), array * 3)
+    assert_array_equal(server.infer("on_gpu", {"IN": array}, request_id="call").as_numpy("OUT"), array * 6)
 
 
 def test_no_broker_without_need(serving, machine, model, tmp_path, gpus):

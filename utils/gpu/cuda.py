@@ -65,6 +65,10 @@ class CudaGpu:
         prefix = "MIG" if is_slice else "GPU"
         return GpuProperties(self._ordinal, f"{prefix}-{id}", name, (major, minor), total, free, is_slice)
 
+    def settle(self) -> None:
+        with self._current():
+            self._call("cuCtxSynchronize")
+
     # Memory.
 
     def allocate(self, size: int) -> int:

@@ -88,10 +88,13 @@ def gpu_error(reason: str, call: str, explanation: str = "") -> GpuError:
 
 
 class Gpu(Protocol):
-    """One GPU, as this process uses it. All methods raise GpuError, and belong to one thread."""
+    """One GPU, as this process uses it. All methods raise GpuError. Any thread may call them."""
 
     def properties(self) -> GpuProperties:
         """What the GPU is, and how much memory is free."""
+
+    def settle(self) -> None:
+        """Return when all work of this process on the GPU is complete, also that of frameworks."""
 
     # Memory.
 

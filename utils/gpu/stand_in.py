@@ -27,7 +27,7 @@ import mmap
 import os
 import struct
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from pyruntime.utils.gpu.driver import HANDLE_BYTES, GpuLostError, GpuProperties, gpu_error
 from pyruntime.utils.gpu.machine import Machine, parse_machine
@@ -125,6 +125,7 @@ class StandInGpu:
         self._copies = 0
         self._seen: Dict[int, int] = {}
         self._lost = ""
+        self._work: List[Callable[[], None]] = []
         gpus = self._gpus(self._machine())
         if ordinal >= len(gpus):
             raise gpu_error("CUDA_ERROR_INVALID_DEVICE", "cuDeviceGet", "invalid device ordinal")
@@ -137,6 +138,16 @@ class StandInGpu:
         gpu = self._gpus(machine)[self._ordinal]
         used = sum(memory.size for memory in self._memory.values() if memory.get(_OWNER) == os.getpid())
         return gpu._replace(free_bytes=gpu.free_bytes - used)
+
+    def settle(self) -> None:
+        self._begin("settle")
+        work, self._work = self._work, []
+        for each in work:
+            each()
+
+    def enqueue(self, work: Callable[[], None]) -> None:
+        """Have work done like that of a framework: at the next `settle`, and not before."""
+        self._work.append(work)
 
     # Memory.
 

@@ -102,6 +102,9 @@ class FakeDriver:
     def cuCtxPopCurrent(self):
         return self.contexts.pop()
 
+    def cuCtxSynchronize(self):
+        return ()
+
     def cuStreamCreate(self, Flags):
         return "stream"
 

@@ -48,6 +48,7 @@ def test_copy(gpu):
     source, target = gpu.allocate(16), gpu.allocate(16)
     gpu.write(source, b"0123456789abcdef")
     gpu.copy(target + 4, source + 8, 8)
+    gpu.settle()
     assert read(gpu, target + 4, 8) == b"89abcdef"
     gpu.free(source)
     gpu.free(target)

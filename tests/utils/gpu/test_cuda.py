@@ -63,6 +63,12 @@ def test_copies_are_complete(driver):
     ]
 
 
+def test_settle(driver):
+    """All work of the context is waited for."""
+    CudaGpu().settle()
+    assert driver.log[-3:] == ["cuCtxPushCurrent", "cuCtxSynchronize", "cuCtxPopCurrent"]
+
+
 def test_events(driver):
     """Events are made for other processes, and order the stream of the copies."""
     gpu = CudaGpu()

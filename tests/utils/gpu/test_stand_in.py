@@ -128,6 +128,23 @@ def test_nothing_is_left(stand_in):
     assert descriptors() == before
 
 
+def test_work_of_a_framework(stand_in):
+    """What a framework does takes place when the process waits for it, once."""
+    pointer = stand_in.allocate(1)
+    stand_in.enqueue(lambda: stand_in.write(pointer, b"x"))
+    stand_in.write(pointer, b"a")
+    target = bytearray(1)
+    stand_in.read(pointer, target)
+    assert target == b"a"
+    stand_in.settle()
+    stand_in.read(pointer, target)
+    assert target == b"x"
+    stand_in.write(pointer, b"b")
+    stand_in.settle()
+    stand_in.read(pointer, target)
+    assert target == b"b"
+
+
 def test_faults(stand_in, machine):
     """The calls that the file names fail, until it does not name them."""
     machine({"allocate": "CUDA_ERROR_OUT_OF_MEMORY"})

@@ -147,7 +147,7 @@ def stage():
         put(loads_module, "look", lambda *arguments: STAGE.world.look(*arguments))
         put(loads_module, "read", lambda *arguments: STAGE.world.read(*arguments))
         put(python_module, "final_spec", lambda draft, config: draft.identity)
-        put(python_module, "final_config", lambda config: config)
+        put(python_module, "final_config", lambda config, *others: config)
         # Each of several listeners would have a descriptor.
         put(listeners_module, "LISTENERS", 1)
         put(descriptors_module, "open_count", lambda: 0)

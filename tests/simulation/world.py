@@ -235,8 +235,8 @@ class World:
         draft = self._draft(name)
         return Sight(draft.folder, draft.config, None)
 
-    def read(self, sight, settings):
-        """See repository/request.py."""
+    def read(self, sight, settings, gpus, kept_gpus):
+        """See repository/request.py. There are no GPUs."""
         name = sight.folder.name
         stamp = self._stamps.get(name, 0).to_bytes(4, "little")
         groups = self._counts.get(name, 0).to_bytes(4, "little")

@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from pyruntime.runtime.caching.lru import Answer
+
 _T = TypeVar("_T")
 
 # The number of simultaneous lookups and insertions. A remote cache waits for the network.
@@ -36,14 +38,14 @@ class CacheUsage:
 class AnswerCache(Protocol):
     """A cache that keeps prepared answers with its entries. Neither method blocks."""
 
-    def find_answer(self, request: Hashable) -> tuple[bytes, int] | None:
+    def find_answer(self, request: Hashable) -> tuple[Answer, int] | None:
         """The answer that was prepared for a request, and the nanoseconds that finding it took; None if there is none.
 
         It counts as a lookup if there is one. Belongs to the event loop's thread.
         """
 
-    def add_answer(self, key: str, request: Hashable, size: int, answer: bytes) -> None:
-        """Prepare the answer from the entry of a key to a request, which takes `size` bytes of memory."""
+    def add_answer(self, key: str, request: Hashable, answer: Answer, size: int) -> None:
+        """Prepare the answer from the entry of a key to a request. Both take `size` bytes of memory."""
 
 
 class ResponseCache(ABC):

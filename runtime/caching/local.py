@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
 from pyruntime.runtime.caching.cache import CacheUsage, ResponseCache
-from pyruntime.runtime.caching.lru import LeastRecentlyUsed
+from pyruntime.runtime.caching.lru import Answer, LeastRecentlyUsed
 from pyruntime.utils.errors import LoadError, LocalError
 
 _LOG = logging.getLogger("pyruntime.caching")
@@ -64,7 +64,7 @@ class LocalCache(ResponseCache):
             self._entries.add(key, entry)
             self._insertion_ns += time.monotonic_ns() - begun_ns
 
-    def find_answer(self, request: Hashable) -> tuple[bytes, int] | None:
+    def find_answer(self, request: Hashable) -> tuple[Answer, int] | None:
         """See AnswerCache."""
         begun_ns = time.monotonic_ns()
         with self._lock:
@@ -76,10 +76,10 @@ class LocalCache(ResponseCache):
             self._lookup_ns += took_ns
         return answer, took_ns
 
-    def add_answer(self, key: str, request: Hashable, size: int, answer: bytes) -> None:
+    def add_answer(self, key: str, request: Hashable, answer: Answer, size: int) -> None:
         """See AnswerCache."""
         with self._lock:
-            self._entries.add_answer(key, request, size, answer)
+            self._entries.add_answer(key, request, answer, size)
 
     @property
     def usage(self) -> CacheUsage:

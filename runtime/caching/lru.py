@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps the entries that were used last, up to a number of bytes. (pure)
 
-An entry may have prepared answers besides: the bytes with which a server answers a certain request from this entry.
-They save the server the work of finding the key of a request and of encoding the entry. They take a part of the same
-bytes, and are forgotten with their entry.
+An entry may have prepared answers besides: what a server answers to a certain request from this entry. They save the
+server the work of finding the key of a request and of encoding the entry. They take a part of the same bytes, and are
+forgotten with their entry.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from typing import Protocol
 
 from pyruntime.utils.errors import LocalError
 
@@ -18,6 +19,13 @@ from pyruntime.utils.errors import LocalError
 OVERHEAD_BYTES = 256
 # Prepared answers take at most this part of all bytes, so that they cost few entries their place.
 ANSWERS_SHARE = 1 / 8
+
+
+class Answer(Protocol):
+    """An encoded response to all requests that differ in nothing but their ids."""
+
+    def parts(self, id: str) -> list[bytes | memoryview]:
+        """The bytes of the response to the request with an id, "" for none."""
 
 
 class LeastRecentlyUsed:
@@ -29,7 +37,7 @@ class LeastRecentlyUsed:
         self._used = 0
         self.evictions = 0
         # By request: the key of the entry, the answer, and the bytes that they take.
-        self._answers: OrderedDict[Hashable, tuple[str, bytes, int]] = OrderedDict()
+        self._answers: OrderedDict[Hashable, tuple[str, Answer, int]] = OrderedDict()
         self._answers_used = 0
         # The requests with an answer from an entry, by its key.
         self._requests: dict[str, set[Hashable]] = {}
@@ -49,7 +57,7 @@ class LeastRecentlyUsed:
             self._entries.move_to_end(key)
         return entry
 
-    def find_answer(self, request: Hashable) -> bytes | None:
+    def find_answer(self, request: Hashable) -> Answer | None:
         """The prepared answer to a request, None if there is none. Its entry is the last one used now."""
         found = self._answers.get(request)
         if found is None:
@@ -72,13 +80,13 @@ class LeastRecentlyUsed:
         self._entries[key] = entry
         self._used += needed
 
-    def add_answer(self, key: str, request: Hashable, size: int, answer: bytes) -> None:
-        """Prepare the answer from an entry to a request of `size` bytes, unless the request has one.
+    def add_answer(self, key: str, request: Hashable, answer: Answer, size: int) -> None:
+        """Prepare the answer from an entry to a request, both of `size` bytes together, unless the request has one.
 
         Does nothing if the entry is gone, or if there is no room for both.
         """
         entry = self._entries.get(key)
-        needed, room = size + len(answer) + OVERHEAD_BYTES, int(self.size * ANSWERS_SHARE)
+        needed, room = size + OVERHEAD_BYTES, int(self.size * ANSWERS_SHARE)
         if entry is None or request in self._answers:
             return
         if needed > room or needed + len(entry) + OVERHEAD_BYTES > self.size:

@@ -64,6 +64,8 @@ class CallConnection(Protocol[S_co]):
 
     def over(self, stream: int) -> None: ...
 
+    def repeats(self, head: object) -> None: ...
+
     def call_later(self, delay_s: float, call_back: Callable[[], None]) -> Callable[[], None]: ...
 
 
@@ -134,6 +136,10 @@ class LoggedCalls(Generic[S_co]):
         """See Connection. Every call ends exactly once."""
         _LOG.debug("gRPC call: %s ended after %.3f ms", self._path, _since_ms(self._begun_ns))
         self._connection.over(stream)
+
+    def repeats(self, head: object) -> None:
+        """See Connection."""
+        self._connection.repeats(head)
 
     def call_later(self, delay_s: float, call_back: Callable[[], None]) -> Callable[[], None]:
         """See Connection."""

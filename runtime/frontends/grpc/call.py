@@ -58,6 +58,9 @@ class Connection(Protocol):
     def over(self, stream: int) -> None:
         """The call on this stream is over: later events of the stream are dropped."""
 
+    def repeats(self, head: object) -> None:
+        """A call with this CallHead was answered by its message: see repeated_requests.py."""
+
     def call_later(self, delay_s: float, call_back: Callable[[], None]) -> Callable[[], None]:
         """Call back after `delay_s` seconds. The returned function cancels this."""
 

@@ -17,7 +17,8 @@ from pyruntime.runtime.frontends.grpc.call import MESSAGE_BYTES_MAX, Call, Place
 from pyruntime.runtime.frontends.grpc.calls import begin_call
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.keepalive import STALLED_S_MAX, Action, Keepalive
-from pyruntime.runtime.frontends.grpc.status import Status
+from pyruntime.runtime.frontends.grpc.repeated_requests import find_answer
+from pyruntime.runtime.frontends.grpc.status import HEAD, OK_TRAILERS, Status
 from pyruntime.runtime.frontends.grpc.stream_stall_detector import Stalls
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
 from pyruntime.runtime.inference.pending_bytes import PendingBytesError
@@ -71,6 +72,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
     # events are handled, are sent together afterwards.
     _receiving = False
     _timer: asyncio.TimerHandle | None = None
+    # The CallHead of the last call that was answered by its message, until a message with this head has no answer.
+    _repeated: object = None
     # `_kept` or `_rest` is handled in a later turn of the event loop.
     _waits_for_turn = False
 
@@ -178,6 +181,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
                 self._kept = events[at:]
                 break
             if kind == _REQUEST:
+                if self._repeated is not None and self._is_answered(stream, value, events[at + 1 : at + 2]):
+                    continue  # the event of its message is that of an unknown stream
                 self._begin(stream, *value)  # type: ignore[misc]  # see _http2.pyi
                 # The end of a request without messages may come in the same read as its head.
                 if ended and stream in calls:
@@ -251,6 +256,22 @@ class GrpcConnection(asyncio.BufferedProtocol):
         elif timeout_ns < -1:
             call.fail(Status.INTERNAL, "the header grpc-timeout cannot be read")
 
+    def _is_answered(self, stream: int, request: Any, following: list[Event]) -> bool:
+        """Answer a call without making one, if the next event is its message, and there is an answer to it."""
+        packed, timeout_ns = request
+        if not following or self._read_head(packed) is not self._repeated or timeout_ns < -1:
+            return False
+        ((kind, of, message, _),) = following
+        if kind != _MESSAGE or of != stream:
+            return False
+        parts = find_answer(self._state, message)  # type: ignore[arg-type]  # see _http2.pyi
+        if parts is None:
+            self._repeated = None
+            return False
+        self.session.respond(stream, HEAD, parts, OK_TRAILERS)
+        self._keepalive.said()
+        return True
+
     def _tell(self, call: Call, kind: int, value: Any, ended: bool) -> None:
         """Handle an event that is rarer than a message. The type of `value` depends on `kind`: see _http2.pyi."""
         if kind == _http2.END:
@@ -315,6 +336,10 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def over(self, stream: int) -> None:
         """See call.Connection."""
         self._calls.pop(stream, None)
+
+    def repeats(self, head: object) -> None:
+        """See call.Connection."""
+        self._repeated = head
 
     def call_later(self, delay_s: float, call_back: Callable[[], None]) -> Callable[[], None]:
         """See call.Connection."""

@@ -7,17 +7,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from functools import partial
 
-from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX, PreparedAnswers
+from pyruntime.runtime.caching.answers import PreparedAnswers, Repeatable
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.frontends.common.classification import classified
 from pyruntime.runtime.frontends.common.compression import compress
 from pyruntime.runtime.frontends.grpc.call import Place, Raws
 from pyruntime.runtime.frontends.grpc.head import Encoding, response_encoding
-from pyruntime.runtime.frontends.grpc.infer_response import Parts, encode_id, encode_infer
+from pyruntime.runtime.frontends.grpc.infer_response import Parts, encode_infer
 from pyruntime.runtime.frontends.grpc.inferring_call import CallRequest, InferringCall, Outcome
+from pyruntime.runtime.frontends.grpc.repeated_requests import RepeatedResponse, is_repeatable
 from pyruntime.runtime.frontends.grpc.status import HEAD, OK_TRAILERS, STATUS_OF, Status, encoded_head
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
-from pyruntime.runtime.inference.intake import ID_LENGTH_MAX
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.threads import ANSWERED_AT_ONCE_MAX, at_once, in_thread
 from pyruntime.runtime.requests.types import InferResponse
@@ -30,8 +30,8 @@ class InferCall(InferringCall):
     """See the module."""
 
     _request: CallRequest | None = None
-    # What the answer depends on, and the size of that, if the answer may be prepared for the same request.
-    _repeatable: tuple[Hashable, int] | None = None
+    # What an equal request is known by, if an answer to it may be prepared.
+    _repeatable: Repeatable | None = None
     # Whether the request counts as in flight: once its message is complete. Before, only its client waits for it.
     _counted = False
 
@@ -83,22 +83,16 @@ class InferCall(InferringCall):
         if not self._counted and self._reservation is None:
             self.fail(Status.UNAVAILABLE, "Server exiting")
 
-    def _is_answered(self, answers: PreparedAnswers, request: CallRequest, repeatable: Hashable, size: int) -> bool:
-        """See InferringCall. A trace needs the whole way of a request, and forwarded metadata may be refused.
-
-        The answer has an end without a load report, and is not compressed.
-        """
-        head, state = self._head, self._state
-        if size > REQUEST_BYTES_MAX or len(request.id) > ID_LENGTH_MAX or state.tracer.active:
+    def _is_answered(self, answers: PreparedAnswers, key: Hashable, id: str, size: int) -> bool:
+        """See InferringCall."""
+        if not is_repeatable(self._state, self._head, id, size):
             return False
-        if head.forwarded or head.load_format or state.settings.grpc_compression_level != "none":
-            return False
-        answer = answers.find(repeatable)
+        answer = answers.find(key)
         if answer is None:
-            self._repeatable = repeatable, size
+            self._repeatable = Repeatable(key, id, size)
             return False
-        parts = [answer, encode_id(request.id)] if request.id else [answer]
-        self._connection.session.respond(self._stream, HEAD, parts, OK_TRAILERS)
+        self._connection.repeats(self._head)
+        self._connection.session.respond(self._stream, HEAD, answer.parts(id), OK_TRAILERS)
         self._end()
         return True
 
@@ -138,13 +132,14 @@ class InferCall(InferringCall):
         self._end()
 
     def _prepare(self, request: CallRequest, response: InferResponse, parts: Parts) -> None:
-        """Prepare the answer for the same request with any id."""
+        """Prepare the answer to equal requests. `response` is in `parts`, encoded with an id."""
         assert self._repeatable is not None  # the caller looks
         assert request.model is not None  # it has answered
         answers = request.model.answers
         if answers is not None:
             # The id is the second part.
-            answers.prepare(*self._repeatable, response, [parts[0], *parts[2:]] if response.id else parts)
+            common = [parts[0], *parts[2:]] if response.id else parts
+            answers.prepare(self._repeatable, response, sum(map(len, common)), partial(RepeatedResponse, common))
 
     def _make_answer(self, request: CallRequest, response: InferResponse, encoding: Encoding | None) -> None:
         """Classify or compress a response, in a thread if it is large, and answer with the result."""

@@ -251,7 +251,7 @@ class InferringCall(Call):
             model = self.find_model(target, request.id)
             if model.answers is not None and not typed:
                 contents = tuple([message[at : at + length] for at, length in raws])
-                if self._is_answered(model.answers, request, (key, contents), len(message)):
+                if self._is_answered(model.answers, (key, contents), request.id, len(message)):
                     return
             slot = None
             if size:
@@ -275,10 +275,10 @@ class InferringCall(Call):
         except UnicodeDecodeError:
             self.fail(Status.INTERNAL, _UNREADABLE)
 
-    def _is_answered(self, answers: PreparedAnswers, request: CallRequest, repeatable: Hashable, size: int) -> bool:
+    def _is_answered(self, answers: PreparedAnswers, key: Hashable, id: str, size: int) -> bool:
         """Answer a request with what was prepared for it. Returns False if that is nothing, as in a stream.
 
-        `repeatable` is the message of `size` bytes without the id.
+        `key` is the message of `size` bytes without the id.
         """
         return False
 

@@ -79,7 +79,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     _heard = True
     # A request announced that it is the last one.
     _ended = False
-    # The head of the last request that was answered by its bytes.
+    # The head of the last request that was answered by its bytes. Its body is short, and comes as it is.
     _repeated: Head | None = None
     _owes_continue = False
     # It is beyond the limit of connections: see HEALTH_CONNECTIONS_MAX.
@@ -243,8 +243,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             is_first = is_admitted = False
             stop = end + head.content_length
             looks_known = endpoint is _INFER and self._state.knows_requests
-            if looks_known and stop > len(data) and may_be_known(self._state, head):
-                self._rest = data  # known requests are short: the rest is about to come
+            if stop > len(data) and (head is self._repeated or (looks_known and may_be_known(self._state, head))):
+                self._rest = data  # such requests are short: the rest is about to come
                 return
             self._heard = True
             if not head.keep_alive:
@@ -260,11 +260,11 @@ class HttpConnection(asyncio.BufferedProtocol):
                     data = data[stop:] if stop < len(data) else b""
                     continue
             self._lending.alike = 0
-            if head is self._repeated and stop <= len(data) and not self.exchanges:
+            if head is self._repeated and not self.exchanges:
                 answer = find_answer(self._state, head, data[end:stop])
                 if answer is not None:
                     data = data[stop:] if stop < len(data) else b""
-                    self.transport.write(answer)
+                    self.transport.write(b"".join(answer))
                     continue
             kind = InferExchange if endpoint is _INFER else exchange_of(endpoint)
             exchange = kind(self._state, self, head)
@@ -347,6 +347,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         assert exchange is not None  # its body has just come in
         self._owes_continue = False  # the client has not waited for it
         exchange.finish(b"")
+        if exchange.is_repeated:
+            self._repeated = exchange.head
         self._throttle()
 
     def _refuse(self, status: int, message: str) -> None:

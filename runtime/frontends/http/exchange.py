@@ -111,7 +111,7 @@ class Exchange(ABC):
     ended = False
     # The client is gone.
     abandoned = False
-    # Requests with this head and a whole body may be answered by their bytes: see repeated_requests.py.
+    # Requests with this head may be answered by their bytes: see repeated_requests.py.
     is_repeated = False
     # The time when the request began to arrive, noted only while tracing is on, and its trace if it has one.
     received_ns = 0

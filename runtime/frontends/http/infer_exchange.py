@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX, PreparedAnswers
+from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX, PreparedAnswers, Repeatable
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.frontends.common.classification import classified
 from pyruntime.runtime.frontends.common.compression import compress_all
@@ -18,7 +18,7 @@ from pyruntime.runtime.frontends.http.known_exchange import know
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, OutputOptions, decode_infer
 from pyruntime.runtime.frontends.http.kserve_response import encode_binary, encode_infer
 from pyruntime.runtime.frontends.http.model_exchange import ModelExchange
-from pyruntime.runtime.frontends.http.repeated_requests import repeatable
+from pyruntime.runtime.frontends.http.repeated_requests import RepeatedResponse, repeatable, without_id
 from pyruntime.runtime.frontends.http.response_head import infer_head, with_line
 from pyruntime.runtime.inference.intake import Reservation
 from pyruntime.runtime.inference.model_version import ModelVersion
@@ -52,8 +52,8 @@ class InferExchange(ModelExchange[OutputOptions]):
     _prepared = 0
     # The request's document, if a thread has parsed it.
     _document: Mapping[str, object] | None = None
-    # What the answer depends on, and the size of that, if the answer may be prepared for the same request.
-    _repeatable: tuple[Hashable, int] | None = None
+    # What an equal request is known by, if an answer to it may be prepared.
+    _repeatable: Repeatable | None = None
 
     # The request.
 
@@ -128,31 +128,34 @@ class InferExchange(ModelExchange[OutputOptions]):
 
     def _is_answered(self, answers: PreparedAnswers) -> bool:
         """Answer the request with what was prepared for it. Returns False if that is nothing."""
-        body = self._body
-        request = repeatable(self._state, self.head, body)
+        request = repeatable(self._state, self.head, self._body)
         if request is None or not self.keep_alive:
             return False
-        answer = answers.find(request)
+        answer = answers.find(request.key)
         if answer is None:
-            self._repeatable = request, len(body)
+            self._repeatable = request
             return False
         if self._claim is not None:
             self._end_claim()
-        self.is_repeated = not self.head.encoding and not self.head.chunked
-        self.length = len(answer)
-        self.parts = [answer]
+        self.parts = answer.parts(request.id)
+        head = self.head
+        self.is_repeated = not (head.encoding or head.chunked or head.expects_continue)
         self._connection.answered()
         return True
 
-    def _prepare(self, response: InferResponse) -> None:
-        """Prepare the answer for the same request, of which this is the response."""
+    def _prepare(self, response: InferResponse, document_length: int, encoding: str = "") -> None:
+        """Prepare the answer to equal requests. `response` is in `parts`, encoded with an id."""
         assert self._repeatable is not None  # the callers look
         assert self._model is not None  # it has answered
-        assert self.parts is not None  # they are made
-        answers = self._model.answers
-        # One with an id does not come again; and the end of the connection may have been announced meanwhile.
-        if answers is not None and not response.id and self.keep_alive:
-            answers.prepare(*self._repeatable, response, self.parts)
+        answers, parts = self._model.answers, self.parts
+        assert parts is not None  # they are made
+
+        def make() -> RepeatedResponse:
+            return RepeatedResponse(*without_id(document_length, b"".join(parts[1:]), response.id), encoding)
+
+        # The end of the connection may have been announced meanwhile.
+        if answers is not None and self.keep_alive:
+            answers.prepare(self._repeatable, response, self.length, make)
 
     def _copy(self, model: ModelVersion, body: bytes | bytearray, lead: int) -> None:
         """Copy a large body to request memory in a thread, and then act as if it had arrived there."""
@@ -258,11 +261,12 @@ class InferExchange(ModelExchange[OutputOptions]):
             self._make_answer(outcome)
         else:
             document, parts, self.length = encode_binary(outcome)
-            head = infer_head(len(document) if parts else 0, self.length, self.keep_alive)
+            document_length = len(document) if parts else 0
+            head = infer_head(document_length, self.length, self.keep_alive)
             self.parts = [head, document, *parts]
             self.release = outcome.release
             if self._repeatable is not None:
-                self._prepare(outcome)
+                self._prepare(outcome, document_length)
             self._connection.answered()
 
     def _make_answer(self, response: InferResponse) -> None:
@@ -290,7 +294,7 @@ class InferExchange(ModelExchange[OutputOptions]):
             head = with_line(head, self._load_report_line())
         self.parts = [head, *answer.parts]
         if self._repeatable is not None:
-            self._prepare(response)
+            self._prepare(response, answer.document_length, answer.encoding)
         if answer.encoding:
             response.release()
         else:

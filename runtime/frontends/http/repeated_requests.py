@@ -10,14 +10,56 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import orjson
+
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX
+from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX, Repeatable
+from pyruntime.runtime.frontends.http.document_key import cut_id
 from pyruntime.runtime.frontends.http.request_head import Head
+from pyruntime.runtime.frontends.http.response_head import infer_head
+from pyruntime.runtime.inference.intake import ID_LENGTH_MAX
 from pyruntime.utils.errors import InferenceError
 
+# The beginning of a document with an id that may be cut out.
+_ID = b'{"id"'
 
-def repeatable(state: ServerState, head: Head, body: bytes | bytearray) -> Hashable | None:
-    """All that the answer to a request depends on besides the model; None if it depends on more.
+
+class RepeatedResponse:
+    """An answer: see caching.lru.Answer. Its body is that of a request without an id.
+
+    `document_length` is the length of the document in it, in bytes, 0 if it is nothing else.
+    """
+
+    __slots__ = ("_document_length", "_members_at", "_whole")
+
+    def __init__(self, document_length: int, body: bytes, encoding: str) -> None:
+        head = infer_head(document_length, len(body), True, encoding)
+        self._document_length = document_length
+        self._whole = head + body
+        self._members_at = len(head) + 1
+
+    def parts(self, id: str) -> list[bytes | memoryview]:
+        """See Answer."""
+        whole, document_length = self._whole, self._document_length
+        if not id:
+            return [whole]
+        begin = b'{"id":%b,' % orjson.dumps(id)
+        members = memoryview(whole)[self._members_at :]
+        added = len(begin) - 1
+        head = infer_head(document_length and document_length + added, len(begin) + len(members), True)
+        return [head, begin, members]
+
+
+def without_id(document_length: int, body: bytes, id: str) -> tuple[int, bytes]:
+    """The length of the document in a body, and the body, of the same response without its id."""
+    if not id:
+        return document_length, body
+    cut = len(b'{"id":%b,' % orjson.dumps(id)) - 1
+    return document_length and document_length - cut, b"{" + body[cut + 1 :]
+
+
+def repeatable(state: ServerState, head: Head, body: bytes | bytearray) -> Repeatable | None:
+    """What an equal request is known by; None if its answer depends on more.
 
     A trace has the whole way of a request. Forwarded headers may be refused, and a load report, or the announcement
     that the connection ends, is not in each response. `body` is decompressed.
@@ -26,11 +68,12 @@ def repeatable(state: ServerState, head: Head, body: bytes | bytearray) -> Hasha
         return None
     if head.forwarded or head.load_format:
         return None
-    return head.header_length, head.response_encoding, bytes(body)
+    key, id = _split(head, bytes(body))
+    return None if len(id) > ID_LENGTH_MAX else Repeatable(key, id, len(body))
 
 
-def find_answer(state: ServerState, head: Head, body: bytes) -> bytes | None:
-    """The answer to a request that arrives with a head that had a prepared answer before; None if there is none.
+def find_answer(state: ServerState, head: Head, body: bytes) -> list[bytes | memoryview] | None:
+    """The parts of the answer to a request with a head that had a prepared answer before; None if there is none.
 
     The body came as a whole, and not compressed. An answer must be sent: it counts as a hit.
     """
@@ -42,4 +85,22 @@ def find_answer(state: ServerState, head: Head, body: bytes) -> bytes | None:
         return None  # an exchange reports it
     if model.answers is None:
         return None
-    return model.answers.find((head.header_length, head.response_encoding, body))
+    if not body.startswith(_ID):
+        answer = model.answers.find((head.header_length, head.response_encoding, body))
+        return None if answer is None else answer.parts("")
+    key, id = _split(head, body)
+    answer = None if len(id) > ID_LENGTH_MAX else model.answers.find(key)
+    return None if answer is None else answer.parts(id)
+
+
+def _split(head: Head, body: bytes) -> tuple[Hashable, str]:
+    """All that the answer depends on besides the model and the id; and the id, "" if that is a part of the former.
+
+    An id cannot be put into a response that is compressed.
+    """
+    length, encoding = head.header_length, head.response_encoding
+    cut = None if encoding else cut_id(body, len(body) if length is None else length)
+    if cut is None:
+        return (length, encoding, body), ""
+    id, at = cut
+    return (None if length is None else length - at, "id", body[at:]), id

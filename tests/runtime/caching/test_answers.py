@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
-from pyruntime.runtime.caching.answers import ANSWER_BYTES_MAX, CachedResponse, PreparedAnswers
+from pyruntime.runtime.caching.answers import ANSWER_BYTES_MAX, CachedResponse, PreparedAnswers, Repeatable
 from pyruntime.runtime.caching.local import LocalCache
 from pyruntime.runtime.observe.statistics import CacheStatistics, ModelStatistics
 from pyruntime.runtime.requests.types import InferResponse
 
+REQUEST = Repeatable("request", "", 7)
 HIT = CachedResponse("m", 1, "", [], key="key")
 
 
@@ -33,8 +34,8 @@ def test_answer(cache):
     """It has all parts, and each time that it is found counts as a hit everywhere."""
     answers = answers_of(cache)
     assert answers.find("request") is None
-    answers.prepare("request", 7, HIT, [b"head", memoryview(b"body")])
-    assert [answers.find("request"), answers.find("request"), answers.find("other")] == [b"headbody"] * 2 + [None]
+    answers.prepare(REQUEST, HIT, 8, lambda: "an answer")
+    assert [answers.find("request"), answers.find("request"), answers.find("other")] == ["an answer"] * 2 + [None]
     statistics = answers._statistics
     assert (statistics.cache.hit_count, statistics.success_count, statistics.cache.miss_count) == (2, 2, 0)
     assert (cache.usage.hits, cache.usage.misses, cache.usage.entries) == (2, 0, 1)
@@ -45,8 +46,8 @@ def test_answer(cache):
 def test_versions(cache):
     """A version does not answer requests to another one, which may check them differently."""
     first, second = answers_of(cache), answers_of(cache)
-    first.prepare("request", 7, HIT, [b"answer"])
-    assert (first.find("request"), second.find("request")) == (b"answer", None)
+    first.prepare(REQUEST, HIT, 6, lambda: "answer")
+    assert (first.find("request"), second.find("request")) == ("answer", None)
 
 
 @pytest.mark.parametrize(
@@ -55,10 +56,11 @@ def test_versions(cache):
         (InferResponse("m", 1, "", []), 1),
         (HIT, ANSWER_BYTES_MAX + 1),
         (CachedResponse("m", 1, "", [], key="evicted"), 1),
+        (CachedResponse("m", 1, "in the key", [], key="key"), 1),
     ],
 )
 def test_not_prepared(cache, response, size):
-    """What is not from the cache, is long, or is of an entry that is gone."""
+    """What is not from the cache, is long, is of an entry that is gone, or has an id that others may not have."""
     answers = answers_of(cache)
-    answers.prepare("request", 7, response, [bytes(size)])
+    answers.prepare(REQUEST, response, size, lambda: "answer")
     assert answers.find("request") is None

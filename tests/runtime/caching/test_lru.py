@@ -79,7 +79,7 @@ def roomy(*keys):
 
 def prepare(made, key, *requests):
     for request in requests:
-        made.add_answer(key, request, 10, request.encode() * 10)
+        made.add_answer(key, request, request.encode() * 10, 20)
 
 
 def test_answers():
@@ -89,9 +89,9 @@ def test_answers():
     prepare(made, "a", "1", "2")
     assert [made.find_answer(request) for request in "123"] == [b"1" * 10, b"2" * 10, None]
     assert made.used == before + 2 * room(20)
-    made.add_answer("a", "1", 10, b"another")
-    made.add_answer("none", "3", 10, b"")
-    made.add_answer("a", "large", made.size, b"")
+    made.add_answer("a", "1", b"another", 17)
+    made.add_answer("none", "3", b"", 10)
+    made.add_answer("a", "large", b"", made.size)
     assert [made.find_answer(request) for request in ("1", "3", "large")] == [b"1" * 10, None, None]
     assert made.used == before + 2 * room(20)
 
@@ -155,7 +155,7 @@ def test_answers_stay_in_bounds(operations):
         elif name == "find":
             made.find(key)
         elif name == "add_answer":
-            made.add_answer(key, request, 1, b"x" * number)
+            made.add_answer(key, request, b"x" * number, 1 + number)
             prepared.setdefault(request, b"x" * number)
         else:
             answer = made.find_answer(request)

@@ -4,18 +4,19 @@
 
 
 class Answers:
-    """Those that were prepared, whatever the response is."""
+    """Those that were prepared, whether or not the response is from a cache."""
 
     def __init__(self):
         self.kept = {}
         self.sizes = []
         self.found = 0
 
-    def find(self, request):
-        answer = self.kept.get(request)
+    def find(self, key):
+        answer = self.kept.get(key)
         self.found += answer is not None
         return answer
 
-    def prepare(self, request, size, response, parts):
-        self.sizes.append(size)
-        self.kept[request] = b"".join(parts)
+    def prepare(self, request, response, nbytes, make):
+        if response.id == request.id:
+            self.sizes.append(request.size)
+            self.kept[request.key] = make()

@@ -196,6 +196,8 @@ class Peer:
         self.connection = GrpcConnection(server.state, server.connections, HeadReader().read)
         self.transport = make_transport(self.connection)
         self.opens_windows = True
+        # Whether the head of a call and its first message go over the wire together.
+        self.sends_at_once = False
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
         if settings:
             self.h2.local_settings = h2.settings.Settings(client=True, initial_values=settings)
@@ -254,7 +256,8 @@ class Peer:
         # Names of gRPC's own cannot be written as they are.
         head |= {re.sub("_", "-", name) if name.startswith("grpc_") else name: headers[name] for name in headers}
         self.h2.send_headers(stream, list(head.items()))
-        self.pump()
+        if not self.sends_at_once:
+            self.pump()
         self.send(stream, *messages, ended=ended, raw=raw)
         return stream
 

@@ -60,6 +60,7 @@ class TestCut:
         pytest.param(b'{"id":"\xff",' + INPUTS, id="no text"),
         pytest.param(b'{"id":"a\x01",' + INPUTS, id="control character"),
         pytest.param(b'{"id":7,' + INPUTS, id="number"),
+        pytest.param(b'{"id":"7",}', id="no other member"),
         pytest.param(b'{"x":1,"id":"a",' + INPUTS, id="id in another place"),
         pytest.param(b'{"parameters":{"sequence_id":0,"sequence_start":true,"sequence_end":false},' + INPUTS, id="0"),
         pytest.param(b'{"parameters":{"sequence_id":"a","sequence_start":true},' + INPUTS, id="name"),

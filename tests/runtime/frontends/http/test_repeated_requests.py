@@ -5,13 +5,17 @@
 import gzip
 import json
 import struct
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX
+from pyruntime.runtime.inference.intake import ID_LENGTH_MAX
 
-from ..conftest import CONFIG
+from ..conftest import CONFIG, Server
 from ..prepared_answers import Answers
 
 CONTENTS = struct.pack("<2f", 1, 2)
@@ -36,7 +40,7 @@ def post(made, **headers):
     """The bytes of a request with what `body` returns."""
     data, length = made
     headers = {"Inference-Header-Content-Length": length, "Content-Length": len(data)} | headers
-    lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items() if value is not None]
     return "\r\n".join(["POST /v2/models/m/infer HTTP/1.1", "Host: x", *lines, "", ""]).encode() + data
 
 
@@ -131,11 +135,116 @@ def test_other_lines(server, answers, headers):
     assert kept.found == 0
 
 
-def test_id(server, answers):
-    """A request with an id is not expected again."""
-    request = post(body(id="7"))
-    first, second = ask(server, request, request)
-    assert (json.loads(first[2][: -len(CONTENTS)])["id"], second, answers.kept) == ("7", first, {})
+@pytest.mark.parametrize("is_binary", [True, False])
+def test_ids(server, answers, is_binary):
+    """Requests that differ in their ids have one answer, each with its own id."""
+    ids = ["", "7", "8", "a longer one", "\u00fc", "7"]
+    made = [body(is_binary=is_binary, id=id) for id in ids]
+    server.model.answers, kept = None, answers
+    expected = ask(server, *map(post, made))
+    server.model.answers = kept
+    assert ask(server, *map(post, made)) == expected
+    assert (answers.found, len(answers.kept), server.is_idle()) == (4, 1, True)  # an id that is escaped is not found
+    assert [json.loads(data[: data.rindex(b"}") + 1]).get("id", "") for _, _, data in expected] == ids
+
+
+def test_too_long_id(server, answers):
+    """It is refused, with whatever answer."""
+    ask(server, *[post(body(id="7"))] * 2)
+    ((status, _, data),) = ask(server, post(body(id="x" * (ID_LENGTH_MAX + 1))))
+    assert (status, b"the id of the request has" in data, answers.found) == (400, True, 1)
+
+
+def test_id_in_a_compressed_response(server, answers):
+    """It is not put there."""
+    requests = [post(body(id=id), Accept_Encoding="gzip") for id in "1122"]
+    found = [json.loads(gzip.decompress(data)[: -len(CONTENTS)])["id"] for _, _, data in ask(server, *requests)]
+    assert (found, answers.kept) == (["1", "1", "2", "2"], {})
+
+
+@pytest.mark.parametrize("id", ["", "7"])
+def test_body_behind_its_head(server, answers, id):
+    """As libcurl sends it: an exchange for the first one, none for the others."""
+    request = post(body(id=id))
+    at = request.index(b"\r\n\r\n") + 4
+    transport = server.connect()
+    for _ in range(4):
+        transport.feed(request[:at])
+        exchanges = len(transport._connection.exchanges)
+        transport.feed(request[at:])
+    first, *others = transport.responses()
+    assert (others, answers.found, exchanges, server.is_idle()) == ([first] * 3, 3, 0, True)
+
+
+LONG_IDS = ["x" * ID_LENGTH_MAX, "x" * (ID_LENGTH_MAX + 1), "\u00fc" * ID_LENGTH_MAX, "x" * (2 * ID_LENGTH_MAX)]
+IDS = ["", "1", "7", "a b", "\u00fc\U0001f600", "\x7f", '"', "\\", "\n", *LONG_IDS]
+# What may stand before the other members of a document, as clients write an id and as only some parsers read one.
+BEGINNINGS = [
+    *[json.dumps({"id": id}, ensure_ascii=escapes)[1:-1] + ", " for id in IDS for escapes in (True, False)],
+    *[json.dumps({"id": id}, ensure_ascii=False, separators=(",", ":"))[1:-1] + "," for id in IDS],
+    *["", " ", '"id":"1","id":"2",', '"id":7,', '"id":null,', '"id":"1" ,', '"id":"1",,', '"id":"1"'],
+]
+ENDS = ["", ',"id":"1"', ',"id":"2"', ',"more":"\\u0069d"']
+
+
+def document(beginning, end, size=8, is_binary=True):
+    """The text of a document for `size` bytes of contents."""
+    _, length = made = body(bytes(size), is_binary)
+    members = made[0][1 : length - 1].decode()
+    return ("{" + beginning + members + end + "}").encode()
+
+
+def both_ways(wires, *, at_once=False, cuts=()):
+    """What a server writes to a client that sends `wires`, without prepared answers and with them."""
+    sent = []
+    for prepared in (None, Answers()):
+        server = Server()
+        server.model.answers = prepared
+        transport = server.connect()
+        for wire in [b"".join(wires)] if at_once else wires:
+            for begin, end in pairwise([0, *sorted(cuts), len(wire)]):
+                transport.feed(wire[begin:end])
+        assert server.is_idle()
+        server.memory.close()
+        sent.append(transport.sent)
+    assert prepared.found
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("contents", "is_binary", "lines"),
+    [
+        (CONTENTS, True, {}),
+        (CONTENTS, False, {}),
+        (CONTENTS, True, {"Accept_Encoding": "gzip"}),
+        (b'"id":"1"', True, {}),
+        (b"", True, {}),
+        (b"", False, {}),
+    ],
+)
+def test_same_bytes(contents, is_binary, lines):
+    """All documents, also with wrong lengths: no request has the answer to another one, whichever came before."""
+    bodies = [document(beginning, end, len(contents), is_binary) for beginning in BEGINNINGS for end in ENDS]
+    bodies += [b"{" + beginning.encode() + b"}" for beginning in BEGINNINGS]
+    wires = [post((text + contents, len(text) + more), **lines) for text in bodies for more in (0, 1, -1, 10**6)]
+    if not contents:
+        wires += [post((text, None), **lines) for text in bodies]
+    without, prepared = both_ways(wires * 2)
+    assert without == prepared
+
+
+@given(
+    texts=st.lists(
+        st.builds(document, st.sampled_from(BEGINNINGS[-20:]), st.sampled_from(ENDS)), min_size=1, max_size=5
+    ),
+    cuts=st.lists(st.integers(0, 3000), max_size=6),
+    at_once=st.booleans(),
+)
+def test_same_bytes_in_any_pieces(texts, cuts, at_once):
+    """Requests that come several times, one after another or all at once."""
+    wires = [post(body()), *[post((text + CONTENTS, len(text))) for text in texts]]
+    without, prepared = both_ways(wires * 3, at_once=at_once, cuts=cuts)
+    assert without == prepared
 
 
 def test_long_request(server, answers):

@@ -41,7 +41,8 @@ class LocalCache(ResponseCache):
         """See ResponseCache."""
         size = self._size
         if not (size.isascii() and size.isdecimal() and int(size) > 0):
-            raise LoadError("Failed to initialize LocalCache: config didn't contain a valid 'size' field.")
+            hint = " Each setting needs an option --cache-config of its own." if "," in size else ""
+            raise LoadError(f"Failed to initialize LocalCache: config didn't contain a valid 'size' field.{hint}")
         self._entries = LeastRecentlyUsed(int(size))
         _LOG.info("Response cache '%s' has %d bytes of the server's memory", self.name, int(size))
 

@@ -91,8 +91,10 @@ def _options(config: Mapping[str, str]) -> dict[str, Any]:
     if unknown := sorted(config.keys() - _KEYS):
         raise LoadError(f"the response cache 'redis' has no setting '{unknown[0]}': it has {', '.join(sorted(_KEYS))}")
     if not config.get("host") or not config.get("port"):
+        found = ", ".join(sorted(config)) or "none"
         raise LoadError(
-            "Failed to initialize RedisCache, didn't specify address. Must at a minimum specify 'host' and 'port'."
+            "Failed to initialize RedisCache, didn't specify address. Must at a minimum specify 'host' and 'port', "
+            f"each by an option --cache-config=redis,<key>=<value> of its own. Found: {found}"
         )
     is_tls = config.get("tls_enabled", "").lower() == "true"
     options: dict[str, Any] = {

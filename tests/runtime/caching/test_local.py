@@ -22,6 +22,12 @@ def test_no_size(config):
     assert str(caught.value) == "Failed to initialize LocalCache: config didn't contain a valid 'size' field."
 
 
+def test_two_settings_in_one_option():
+    """The error says that each needs an option."""
+    with pytest.raises(LoadError, match=r"valid 'size' field\. Each setting needs an option --cache-config of its own"):
+        asyncio.run(LocalCache("local", {"size": "4096,shards=2"}).open())
+
+
 def test_entries():
     """An entry is found as it was inserted."""
 

@@ -43,6 +43,8 @@ def test_settings(monkeypatch):
     ("config", "message"),
     [
         ({"port": "1"}, "didn't specify address"),
+        ({"host": "h,port=1"}, "each by an option --cache-config=redis,<key>=<value> of its own. Found: host$"),
+        ({}, "Found: none$"),
         ({"host": "h"}, "didn't specify address"),
         (ADDRESS | {"db": "x"}, "'db' must be a number"),
         (ADDRESS | {"size": "1"}, "the response cache 'redis' has no setting 'size'"),

@@ -29,6 +29,8 @@ class Brokers:
     async def of(self, gpu: GpuProperties) -> BrokerLink:
         """The broker of a GPU, when it is ready. Raises GpuError if the GPU cannot be used."""
         link = self._links.get(gpu.ordinal)
+        if link is not None:
+            link.check()
         if link is None or link.is_lost:
             try:
                 link = self._links[gpu.ordinal] = BrokerLink(gpu)

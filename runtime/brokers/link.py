@@ -73,6 +73,11 @@ class BrokerLink:
     def __repr__(self) -> str:
         return f"<BrokerLink of GPU {self._gpu.ordinal}, process {self._process.pid}>"
 
+    def check(self) -> None:
+        """Notice that the process has ended, if that is not read yet."""
+        if not self.is_lost and self._process.poll() is not None:
+            self._lost()
+
     @property
     def pid(self) -> int:
         """The process."""
@@ -159,12 +164,12 @@ class BrokerLink:
                 self._answered(packet)
         except BlockingIOError:
             return
-        except (ConnectionResetError, PeerError) as exc:
+        except (ConnectionResetError, PeerError, GpuLostError) as exc:
             _LOG.debug("%r: %s", self, exc)
         self._lost()
 
     def _answered(self, packet: bytes) -> None:
-        """Raises PeerError."""
+        """Raises PeerError, and GpuLostError if the broker is about to end."""
         serial, error, result = decode_answer(packet)
         answer = self._waiting.pop(serial, None)
         if answer is None:
@@ -175,6 +180,8 @@ class BrokerLink:
             answer.set_result(result)
         else:
             answer.set_exception(error)
+            if isinstance(error, GpuLostError):
+                raise error
 
     def _lost(self) -> None:
         if self.ready.done() and self.ready.exception() is None:

@@ -8,7 +8,7 @@ import os
 import queue
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ import tritonclient.http
 from numpy.testing import assert_array_equal
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype, serialize_byte_tensor
 
+from pyruntime.utils.gpu.driver import GpuHandleError
 from pyruntime.utils.gpu.inventory import STAND_IN
 from pyruntime.utils.gpu.stand_in import StandInGpu
 from pyruntime.utils.gpu.visible import VISIBLE
@@ -113,11 +114,18 @@ class TritonPythonModel:
 """
 
 
+def describe(path, **faults):
+    """Write the file of the machine, at one moment: it is read at any time."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps({"gpus": [{"uuid": "GPU-1"}, {"uuid": "GPU-2"}], "faults": faults}))
+    new.replace(path)
+
+
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     """The file of a machine with two GPUs."""
     path = tmp_path_factory.mktemp("machine") / "gpus.json"
-    path.write_text(json.dumps({"gpus": [{"uuid": "GPU-1"}, {"uuid": "GPU-2"}]}))
+    describe(path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(STAND_IN, str(path))
         patch.delenv(VISIBLE, raising=False)
@@ -327,7 +335,7 @@ def test_wrong_parts(server, region, protocol):
 
 
 @BOTH
-def test_registry(server, gpus, region, protocol):
+def test_registry(server, gpus, region, protocol, wait_until):
     """Regions are listed, and a name is taken once. What cannot be opened is refused in Triton's words."""
     one = region(protocol, 64, 1)
     with closing(client_of(server, protocol)) as client:
@@ -351,7 +359,13 @@ def test_registry(server, gpus, region, protocol):
         assert refusal(client.get_cuda_shared_memory_status, one.name) == (
             f"Unable to find cuda shared memory region: '{one.name}'"
         )
-    gpus[1].free(one.pointer)  # the server has closed it
+
+    def is_free():
+        with suppress(GpuHandleError):
+            gpus[1].free(one.pointer)
+            return True
+
+    wait_until(is_free)  # the server closes it
 
 
 def test_unregister_while_it_is_used(server, repository, region, wait_until):
@@ -390,13 +404,12 @@ def test_faults(server, machine, region, protocol):
     """A request fails with the driver's explanation, and the next one succeeds. A GPU that is lost has a new broker."""
     array = np.arange(10)
     one = region(protocol, array.nbytes)
-    healthy = machine.read_text()
     for reason in ("CUDA_ERROR_UNKNOWN", "CUDA_ERROR_ECC_UNCORRECTABLE"):
-        machine.write_text(json.dumps({**json.loads(healthy), "faults": {"read": reason}}))
+        describe(machine, read=reason)
         try:
             message = refusal(infer, server, protocol, "double", [on_gpu(protocol, array, one)])
         finally:
-            machine.write_text(healthy)
+            describe(machine)
         assert message == f"CUDA shared memory region '{one.name}' cannot be read: {reason}"
         one.put(array)
         result = infer(server, protocol, "double", [on_gpu(protocol, array, one)])

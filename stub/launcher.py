@@ -28,6 +28,7 @@ import setproctitle
 from pyruntime.stub.descendants import become_subreaper, kill_children, reap
 from pyruntime.stub.guardian import guard, ignore_signals, note_signals
 from pyruntime.utils.launching import DESCRIPTORS, FAILED, encode_reply
+from pyruntime.utils.openmp import wait_passively
 
 TITLE = "pyruntime launcher"
 
@@ -45,6 +46,7 @@ def main() -> None:
     ignore_signals()
     wake_up = note_signals()
     if module:
+        wait_passively()
         with suppress(Exception):  # each stub imports it again, and reports why that fails
             importlib.import_module(module)
     # Without this the first collection in each stub would write to every object, and so copy every page.

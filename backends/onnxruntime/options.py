@@ -30,6 +30,10 @@ CUDA_OPTIONS = (
 # The accelerators of optimization { execution_accelerators }.
 ACCELERATORS = {"openvino": "OpenVINOExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 
+# Entries of a session's configuration that a model does not set itself. Threads that wait for work do not spin: the
+# server shares the cores with them.
+ENTRIES = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
+
 Provider = Tuple[str, Dict[str, str]]
 
 
@@ -61,7 +65,7 @@ def session_settings(settings: Settings, config: Mapping[str, Any], threads: int
         graph_level=_graph_level(settings, config),
         memory_arena=_flag(settings, "enable_mem_arena"),
         memory_pattern=_flag(settings, "enable_mem_pattern"),
-        entries=_entries(settings, _SESSION_ENTRIES),
+        entries={**ENTRIES, **_entries(settings, _SESSION_ENTRIES)},
         run_entries=_entries(settings, _RUN_ENTRIES),
     )
 

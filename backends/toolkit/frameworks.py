@@ -10,6 +10,7 @@ import sys
 from typing import Any, Iterator, Optional
 
 from pyruntime.utils.errors import LoadError
+from pyruntime.utils.openmp import wait_passively
 
 # How the dynamic loader names a symbol, or a version of symbols, that no loaded library has.
 _SYMBOL = re.compile(r"undefined symbol: ([^\s,)]+)|version .(\S+?)' not found")
@@ -25,8 +26,9 @@ def environment() -> str:
 def import_framework(module: str, package: str, extra: str, model: str) -> Any:
     """Import a framework for a model. `package` is its name on PyPI, `extra` that of the extra of pyruntime.
 
-    Raises LoadError if the environment does not have it, or if its import fails.
+    Its threads sleep while they wait. Raises LoadError if the environment does not have it, or if its import fails.
     """
+    wait_passively()
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as exc:

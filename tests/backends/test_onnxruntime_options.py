@@ -4,7 +4,7 @@
 
 import pytest
 
-from pyruntime.backends.onnxruntime.options import providers, session_settings
+from pyruntime.backends.onnxruntime.options import ENTRIES, providers, session_settings
 from pyruntime.backends.onnxruntime.tensors import describe_error
 from pyruntime.backends.toolkit.settings import read_settings
 from pyruntime.utils.errors import ConfigError
@@ -23,7 +23,7 @@ def test_defaults():
     found = session_settings(*read(), 3)
     assert (found.intra_op_threads, found.inter_op_threads) == (3, None)
     assert (found.execution_mode, found.graph_level) == ("ORT_SEQUENTIAL", "ORT_ENABLE_ALL")
-    assert (found.memory_arena, found.memory_pattern, found.entries) == (None, None, {})
+    assert (found.memory_arena, found.memory_pattern, found.entries) == (None, None, ENTRIES)
 
 
 def test_parameters():
@@ -43,8 +43,15 @@ def test_parameters():
     assert (found.intra_op_threads, found.inter_op_threads) == (0, 2)
     assert (found.execution_mode, found.graph_level) == ("ORT_PARALLEL", "ORT_ENABLE_EXTENDED")
     assert (found.memory_arena, found.memory_pattern) == (False, True)
-    assert found.entries == {"session.disable_prepacking": "1"}
+    assert found.entries == {**ENTRIES, "session.disable_prepacking": "1"}
     assert found.run_entries == {"memory.enable_memory_arena_shrinkage": "cpu:0"}
+
+
+def test_threads_that_spin():
+    """Threads that wait do not spin, unless the model wants it."""
+    assert session_settings(*read(), 3).entries["session.intra_op.allow_spinning"] == "0"
+    found = session_settings(*read(session__intra_op__allow_spinning="1"), 3)
+    assert found.entries == {**ENTRIES, "session.intra_op.allow_spinning": "1"}
 
 
 @pytest.mark.parametrize(("level", "name"), [(-1, "BASIC"), (0, "ALL"), (1, "EXTENDED")])

@@ -303,11 +303,10 @@ async def _patiently(step: Callable[[], Awaitable[T]]) -> T:
 
 
 async def _kill(connections: dict[str, StubConnection]) -> None:
-    """Kill the stubs that were started."""
+    """Kill the stubs that were started, and wait for their ends. If it is cancelled, they end all the same."""
     for connection in connections.values():
         connection.kill()
-    for connection in connections.values():
-        await connection.wait_exited()
+    await asyncio.gather(*(connection.wait_exited() for connection in connections.values()))
 
 
 async def _all(steps: Iterable[Coroutine[object, object, None]]) -> None:

@@ -316,9 +316,13 @@ class StubConnection(asyncio.Protocol):
             self._process.kill()
 
     async def wait_exited(self) -> ProcessExit:
-        """Wait for the end of the process, then free its resources. Cancelling the wait is safe."""
+        """Wait for the end of the process, then free its resources. If it is cancelled, they are freed all the same."""
         assert self._process is not None  # set by open
-        exit = await asyncio.shield(self._process.exited)
+        try:
+            exit = await asyncio.shield(self._process.exited)
+        except asyncio.CancelledError:
+            self._process.exited.add_done_callback(lambda _: self._close())
+            raise
         self._close()
         return exit
 

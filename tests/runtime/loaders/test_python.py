@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""How long a load waits for what its stubs need."""
+"""How long a load waits for what its stubs need, and how it ends them."""
 
 import asyncio
 
 import pytest
 
 from pyruntime.runtime.loaders import python
-from pyruntime.runtime.loaders.python import LAUNCH_S_MAX, _patiently
+from pyruntime.runtime.loaders.python import LAUNCH_S_MAX, _kill, _patiently
 from pyruntime.utils.errors import Code, LaunchError, LoadError, OutOfMemoryError
 
 
@@ -63,3 +63,38 @@ def test_other_failures(clock):
     with pytest.raises(LoadError, match=r"^ValueError: no$"):
         asyncio.run(_patiently(step(LoadError("ValueError: no"))))
     assert clock.waits == []
+
+
+class Connection:
+    """A stub that was started, and does not end."""
+
+    def __init__(self):
+        self.is_killed = self.is_cancelled = False
+
+    def kill(self):
+        self.is_killed = True
+
+    async def wait_exited(self):
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            self.is_cancelled = True
+            raise
+
+
+def test_cancelled_while_stubs_are_killed():
+    """A load that is cancelled again while it undoes itself tells all its stubs, which then free their memory."""
+
+    async def cancelled():
+        connections = {"m_0": Connection(), "m_1": Connection()}
+        killing = asyncio.create_task(_kill(connections))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        killing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await killing
+        return connections.values()
+
+    for connection in asyncio.run(cancelled()):
+        assert connection.is_killed
+        assert connection.is_cancelled

@@ -412,3 +412,23 @@ def test_stop(stub):
     stub.connection.stop()
     stub.connection.stop()
     assert stub.hear() == [Stop()]
+
+
+def test_end_that_nobody_waits_for(requests):
+    """A connection whose wait for the end was cancelled frees its memory when its process ends."""
+
+    async def ended():
+        connection = StubConnection("m_0", requests)
+        exited = asyncio.get_running_loop().create_future()
+        connection._process = SimpleNamespace(exited=exited)
+        waiting = asyncio.create_task(connection.wait_exited())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert connection.responses.fileno() >= 0
+        exited.set_result(ProcessExit(0))
+        await asyncio.sleep(0)
+        return connection
+
+    assert asyncio.run(ended()).responses.fileno() == -1

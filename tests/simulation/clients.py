@@ -149,18 +149,7 @@ class Exchange:
             self._finals += 1
             self.done.set()
             if not isinstance(outcome, InferenceError) and not self._is_cancelled:
-                self._check_length()
-
-    def _check_length(self):
-        """A stream is as long as its model has made it, for this client or for one with the same request before."""
-        name = self._sending.model
-        lengths = self._world.stream_lengths[name, self._number]
-        model = self._world.models[name]
-        is_exact = self._world.plan.faults == 0 and model.is_decoupled and not model.steps
-        if is_exact and self._responses not in lengths:
-            self._world.ledger.violated(
-                f"request {self._number} of {name} gets {self._responses} responses, and not {sorted(lengths)}"
-            )
+                world.check_length(world.models[self._sending.model], self._number, self._responses)
 
     def _release(self, response):
         self._check(response)

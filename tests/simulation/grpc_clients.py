@@ -56,8 +56,12 @@ class GrpcClient:
         self._data = b""
         self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
         if not self._opens_windows:
-            window = {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: draw.choice((0, 10, 50))}
-            self._h2.local_settings = h2.settings.Settings(client=True, initial_values=window)
+            self._narrow(draw.choice((0, 10, 50)))
+
+    def _narrow(self, size):
+        """Begin each call with a window of this size."""
+        window = {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: size}
+        self._h2.local_settings = h2.settings.Settings(client=True, initial_values=window)
 
     async def run(self):
         """Send everything, and wait until all calls are over."""
@@ -75,10 +79,18 @@ class GrpcClient:
                 break
             self._begin(number)
             if self._is_patient:
-                await self._until_over()
+                await self._until_answered()
+        self._end_calls()
         await self._until_over()
         if not self._is_over and draw.random() < 0.7:  # others stay connected until the server ends
             self._leave()
+
+    async def _until_answered(self):
+        """Wait until all that was asked is answered."""
+        await self._until_over()
+
+    def _end_calls(self):
+        """Nothing more is sent."""
 
     async def _until_over(self):
         while not self._is_over and not all(call.is_over for call in self._calls.values()):
@@ -87,18 +99,31 @@ class GrpcClient:
 
     def _begin(self, number):
         self._world.note("grpc sends", self._model.name, number)
+        stream = self._open("ModelInfer", Call(number))
+        self._send(stream, self._request(number), ended=True)
+        self._reset_later(stream)
+
+    def _open(self, method, call):
+        """Begin a call. Returns its stream."""
         stream = self._h2.get_next_available_stream_id()
-        call = self._calls[stream] = Call(number)
-        head = [(":method", "POST"), (":scheme", "http"), (":path", f"{SERVICE}ModelInfer"), (":authority", "x")]
+        self._calls[stream] = call
+        head = [(":method", "POST"), (":scheme", "http"), (":path", SERVICE + method), (":authority", "x")]
         head += [("content-type", "application/grpc"), ("te", "trailers")]
         if self._timeout:
             head.append(("grpc-timeout", self._timeout))
-        message = self._request(number).SerializeToString()
         self._h2.send_headers(stream, head)
-        self._h2.send_data(stream, b"\0" + len(message).to_bytes(4, "big") + message, end_stream=True)
+        return stream
+
+    def _send(self, stream, request, *, ended):
+        message = request.SerializeToString()
+        self._h2.send_data(stream, b"\0" + len(message).to_bytes(4, "big") + message, end_stream=ended)
         self._flush()
+
+    def _reset_later(self, stream):
+        """Some clients cancel some of their calls."""
         if self._resets and self._draw.random() < 0.5:
-            self._world.loop.call_later(self._draw.choice((0.0, 0.0005, 0.01)), self._reset, stream, call)
+            after_s = self._draw.choice((0.0, 0.0005, 0.01))
+            self._world.loop.call_later(after_s, self._reset, stream, self._calls[stream])
 
     def _request(self, number):
         model = self._model
@@ -175,14 +200,22 @@ class GrpcClient:
                 call.status = call.status if status is None else int(status)
             case h2.events.DataReceived():
                 call.data += event.data
+                self._came(call)
                 if self._opens_windows:
-                    self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                    self._acknowledge(event.flow_controlled_length, event.stream_id)
             case h2.events.StreamEnded():
                 self._ended(call)
             case h2.events.StreamReset():
                 call.is_over = True
                 if self._opens_windows and call.status is None:
                     self._world.ledger.violated(f"gRPC call {call.number} is reset without a status")
+
+    def _acknowledge(self, size, stream):
+        """Open the windows again."""
+        self._h2.acknowledge_received_data(size, stream)
+
+    def _came(self, call):
+        """A part of what the server says has come."""
 
     def _ended(self, call):
         call.is_over = True
@@ -195,7 +228,10 @@ class GrpcClient:
         if len(call.data) != 5 + size:
             self._world.ledger.violated(f"gRPC call {call.number} has no response, or several")
             return
-        response = service_pb2.ModelInferResponse.FromString(call.data[5:])
+        self._check(service_pb2.ModelInferResponse.FromString(call.data[5:]), call.number)
+
+    def _check(self, response, number):
+        """A response is the one to this request."""
         values = [value_of(contents) for contents in response.raw_output_contents]
-        if response.id != str(call.number) or any(value < HOP or request_of(value) != call.number for value in values):
-            self._world.ledger.violated(f"gRPC call {call.number} is answered wrongly: {response.id}, {values}")
+        if response.id != str(number) or any(value < HOP or request_of(value) != number for value in values):
+            self._world.ledger.violated(f"gRPC request {number} is answered wrongly: {response.id}, {values}")

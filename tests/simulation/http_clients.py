@@ -14,10 +14,20 @@ from .wires import cut
 UNREAD_S = 100.0
 # The statuses of responses that refuse a request.
 REFUSALS = {400, 404, 408, 413, 500, 501, 503}
-# What a client sends, and how often. Those behind `nonsense` end the connection.
-KINDS = ("json", "binary", "chunked", "padded", "expects", "health", "nobody", "nonsense", "garbage", "stalls")
-WEIGHTS = (8, 8, 4, 4, 2, 2, 1, 1, 1, 1)
+# The requests that end a connection.
 FATAL = ("garbage", "stalls")
+
+
+def unchunked(data, at):
+    """A body in chunks that begins here, and where it ends: behind all data if it is not complete."""
+    body = b""
+    while (end := data.find(b"\r\n", at)) >= 0:
+        size = int(data[at:end], 16)
+        at = end + 2 + size + 2
+        if not size and at <= len(data):
+            return body, at
+        body += data[end + 2 : at - 2]
+    return body, len(data) + 1
 
 
 @dataclass(slots=True)
@@ -32,6 +42,9 @@ class HttpClient:
     """See the module. `first` is the number of its first request, and `model` what it asks for."""
 
     protocol = "HTTP"
+    # What it sends, and how often.
+    kinds = ("json", "binary", "chunked", "padded", "expects", "health", "nobody", "nonsense", "garbage", "stalls")
+    weights = (8, 8, 4, 4, 2, 2, 1, 1, 1, 1)
 
     def __init__(self, world, draw, model, first):
         self._world = world
@@ -64,7 +77,8 @@ class HttpClient:
         if self._reads == "never":
             world.loop.call_later(UNREAD_S, self._leave)
         requests = [
-            Due(number, draw.choices(KINDS, WEIGHTS)[0]) for number in range(self._first, self._first + self._count)
+            Due(number, draw.choices(self.kinds, self.weights)[0])
+            for number in range(self._first, self._first + self._count)
         ]
         bursts = [requests] if draw.random() < 0.3 else [[due] for due in requests]
         for burst in bursts:
@@ -189,10 +203,14 @@ class HttpClient:
         while (end := self._data.find(b"\r\n\r\n")) >= 0:
             first, *lines = self._data[:end].decode().split("\r\n")
             headers = dict(line.lower().split(": ", 1) for line in lines)
-            stop = end + 4 + int(headers.get("content-length", 0))
+            if "transfer-encoding" in headers:
+                body, stop = unchunked(self._data, end + 4)
+            else:
+                stop = end + 4 + int(headers.get("content-length", 0))
+                body = self._data[end + 4 : stop]
             if len(self._data) < stop:
                 return
-            body, self._data = self._data[end + 4 : stop], self._data[stop:]
+            self._data = self._data[stop:]
             if first != "HTTP/1.1 100 Continue":
                 self._answered(int(first.split()[1]), headers, body)
 

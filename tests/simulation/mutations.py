@@ -17,8 +17,11 @@ from pyruntime.runtime.ensembles.credits import StepCredits
 from pyruntime.runtime.ensembles.tensors import Source
 from pyruntime.runtime.execution.states import SequenceStates
 from pyruntime.runtime.frontends.grpc.call import Call
+from pyruntime.runtime.frontends.grpc.stream_infer_call import StreamInferCall
 from pyruntime.runtime.frontends.http.connection import HttpConnection
 from pyruntime.runtime.frontends.http.exchange import Exchange
+from pyruntime.runtime.frontends.http.generate_exchange import GenerateStreamExchange
+from pyruntime.runtime.frontends.http.model_exchange import ModelExchange
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.pending_bytes import PendingBytes
 from pyruntime.runtime.instances.inflight import InflightBatches
@@ -339,6 +342,48 @@ def request_is_never_over(original):
 def reset_call_goes_on(original):
     """A call that its client has reset stays with its connection."""
     return lambda self: None
+
+
+@planted(StreamInferCall, "respond", "stream")
+def stream_answers_out_of_order(original):
+    """Responses of a model that is not decoupled go over a stream as they come."""
+
+    def respond(self, request, outcome, final):
+        request.in_order = False
+        original(self, request, outcome, final)
+
+    return respond
+
+
+@planted(StreamInferCall, "_end_if_done", "stream")
+def stream_ends_before_its_answers(original):
+    """A stream ends as soon as its client sends nothing more."""
+
+    def end_if_done(self):
+        if self._client_ended:
+            self._requests = set()
+        original(self)
+
+    return end_if_done
+
+
+@planted(GenerateStreamExchange, "_take_response", "generate")
+def event_is_lost(original):
+    """An event is dropped if the one before still waits for the client."""
+
+    def take_response(self, outcome, final):
+        if self._waiting and not final:
+            outcome.release()
+        else:
+            original(self, outcome, final)
+
+    return take_response
+
+
+@planted(GenerateStreamExchange, "abandon", "generate")
+def unsent_events_are_kept(original):
+    """Responses that wait for a client which has left are never released."""
+    return ModelExchange.abandon
 
 
 @planted(Supervisor, "_after_death")

@@ -12,7 +12,9 @@ from pyruntime.utils.errors import InferenceError
 
 from .clients import KEPT_S_MAX, Client
 from .clock import Clock
+from .generate_clients import GenerateClient
 from .grpc_clients import GrpcClient
+from .grpc_streams import GrpcStreamClient
 from .http_clients import HttpClient
 from .ledger import Violation
 from .loop import SimulatedLoop, Stuck
@@ -28,7 +30,7 @@ SCENARIO_S_MAX = 3600.0
 REQUESTS_OF_A_CLIENT = 1000
 # The numbers of clients with connections begin here.
 WIRES_FROM = 10
-WIRED = {"http": HttpClient, "grpc": GrpcClient}
+WIRED = {"http": HttpClient, "grpc": GrpcClient, "generate": GenerateClient, "stream": GrpcStreamClient}
 
 
 @dataclass(slots=True)

@@ -31,6 +31,7 @@ assert set(WEIGHTS) == {*KINDS, "ensemble"}
 
 GAPS_S = (0.0, 0.0, 0.00001, 0.001, 0.02, 0.3)
 PROTOCOLS = ("http", "http", "grpc")
+STREAM_PROTOCOLS = ("generate", "stream")
 TIMEOUTS_US = (0, 0, 500, 20_000)
 
 
@@ -91,7 +92,7 @@ def scenario_of(seed):
         return Random(f"{seed} {name}")
 
     models = _models(stream("models"))
-    wires = _wires(stream("wires"), models)
+    wires = _wires(stream("wires"), models) + _streams(stream("streams"), models)
     draw = stream("faults")
     is_calm = draw.random() < 0.4
     return Scenario(
@@ -168,6 +169,18 @@ def _wires(draw, models):
     return tuple(
         WirePlan(draw.choice(PROTOCOLS), draw.choice(models[-2:]).name, draw.randrange(1 << 32))
         for _ in range(draw.choice((1, 2, 4)))
+    )
+
+
+def _streams(draw, models):
+    """Clients that read streams of responses, in some scenarios; mostly of models that send several."""
+    if draw.random() > 0.1:
+        return ()
+    decoupled = [model for model in models[-2:] if model.is_decoupled]
+    choice = decoupled if decoupled and draw.random() < 0.8 else models[-2:]
+    return tuple(
+        WirePlan(draw.choice(STREAM_PROTOCOLS), draw.choice(choice).name, draw.randrange(1 << 32))
+        for _ in range(draw.choice((1, 1, 2)))
     )
 
 

@@ -309,6 +309,15 @@ class World:
                     if ended_ns is not None and self.clock.now_ns > max(ended_ns, stub.idle_since_ns) + idle_ns:
                         self.ledger.violated(f"{stub} is never told to drop sequence {sequence_id}")
 
+    def check_length(self, model, number, responses):
+        """A stream is as long as its model has made it, for this client or for one with the same request before."""
+        lengths = self.stream_lengths[model.name, number]
+        is_exact = self.plan.faults == 0 and model.is_decoupled and not model.steps
+        if is_exact and responses not in lengths:
+            self.ledger.violated(
+                f"request {number} of {model.name} gets {responses} responses, and not {sorted(lengths)}"
+            )
+
     def is_serving(self, version):
         """Whether clients reach a version."""
         return self.table.serving.get((version.spec.name, version.version)) is version

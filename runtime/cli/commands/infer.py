@@ -69,7 +69,7 @@ def run_infer(
 def _step_times_of(response: Response) -> str:
     text = response.parameters.get(STEP_TIMES)
     if not isinstance(text, str):
-        raise Refused("the server sends no times of steps")
+        raise Refused("the response has no times of steps: a response cache answers without them, as other servers do")
     return text
 
 

@@ -6,16 +6,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from pyruntime.runtime.brokers.link import BrokerLink, OnGpu
 from pyruntime.utils.gpu.driver import GpuMissingError, GpuProperties
-from pyruntime.utils.gpu.inventory import find_gpus
+
+if TYPE_CHECKING:
+    from pyruntime.runtime.brokers.link import BrokerLink, OnGpu
+
+
+def _find() -> Sequence[GpuProperties]:
+    from pyruntime.utils.gpu.inventory import find_gpus  # the first registration needs it
+
+    return find_gpus()
 
 
 class Brokers:
     """See the module. `find` looks for GPUs, which may take seconds. Belongs to the event loop's thread."""
 
-    def __init__(self, find: Callable[[], Sequence[GpuProperties]] = find_gpus) -> None:
+    def __init__(self, find: Callable[[], Sequence[GpuProperties]] = _find) -> None:
         self._find = find
         self._gpus: Sequence[GpuProperties] | None = None
         self._links: dict[int, BrokerLink] = {}
@@ -32,6 +40,8 @@ class Brokers:
         if link is not None:
             link.check()
         if link is None or link.is_lost:
+            from pyruntime.runtime.brokers.link import BrokerLink  # the first registration needs it
+
             try:
                 link = self._links[gpu.ordinal] = BrokerLink(gpu)
             except OSError as exc:

@@ -13,7 +13,6 @@ import importlib.util
 import os
 import re
 from collections.abc import Callable
-from importlib.metadata import distributions
 from pathlib import Path
 
 from pyruntime.runtime.config.schema import Config
@@ -50,6 +49,8 @@ def _torch() -> bool:
 
 def _installed(*beginnings: str) -> bool:
     """Whether distributions with such names are installed."""
+    from importlib.metadata import distributions  # few models need it
+
     names = (each.metadata["Name"] or "" for each in distributions())
     return any(name.lower().replace("_", "-").startswith(beginnings) for name in names)
 

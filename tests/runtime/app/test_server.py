@@ -23,6 +23,8 @@ IMPORTED_LATER = {
     "urllib.request",
     "yaml",
     "zipfile",
+    "pyruntime.runtime.brokers.broker",
+    "pyruntime.runtime.brokers.link",
     "pyruntime.runtime.caching.library",
     "pyruntime.runtime.caching.redis",
     "pyruntime.runtime.cli.app",
@@ -37,6 +39,9 @@ IMPORTED_LATER = {
     "pyruntime.runtime.scheduling.limited_schedulers",
     "pyruntime.runtime.scheduling.sequence_scheduler",
     "pyruntime.stub",
+    "pyruntime.utils.gpu.cuda",
+    "pyruntime.utils.gpu.inventory",
+    "pyruntime.utils.gpu.stand_in",
 }
 
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which frameworks can use GPUs, by what is installed."""
 
+import importlib.metadata
 import importlib.util
 from importlib.machinery import ModuleSpec
 
@@ -9,7 +10,6 @@ import pytest
 
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.gpus import frameworks
 from pyruntime.runtime.gpus.frameworks import prefers_cpu, torch_has_cuda
 
 
@@ -21,7 +21,7 @@ class Distribution:
 @pytest.fixture
 def installed(monkeypatch):
     """`installed(*names)`: only these distributions are."""
-    return lambda *names: monkeypatch.setattr(frameworks, "distributions", lambda: map(Distribution, names))
+    return lambda *names: monkeypatch.setattr(importlib.metadata, "distributions", lambda: map(Distribution, names))
 
 
 def config_of(backend, more=""):

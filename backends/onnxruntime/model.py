@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, ClassVar, Dict, List, Mapping, Tuple
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Tuple
 
 import triton_python_backend_utils as pb_utils
 
-from pyruntime.backends.onnxruntime.options import SessionSettings, providers, session_settings
+from pyruntime.backends.onnxruntime.options import Provider, SessionSettings, providers, session_settings
+from pyruntime.backends.onnxruntime.sharing import SHARED_BYTES_MIN, WEIGHTS, SharedModel, share, weight_bytes
 from pyruntime.backends.onnxruntime.tensors import describe, describe_error
 from pyruntime.backends.toolkit.batching import BatchExecutor
 from pyruntime.backends.toolkit.completion import check_tensors, complete
@@ -23,9 +24,10 @@ from pyruntime.backends.toolkit.frameworks import explain_library, import_framew
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
 from pyruntime.backends.toolkit.texts import TextArrays
 from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
-from pyruntime.utils.errors import LoadError
+from pyruntime.utils.errors import LoadError, PyruntimeError
 
 FILENAME = "model.onnx"
+_CPU: Provider = ("CPUExecutionProvider", {})
 
 
 class TritonPythonModel:
@@ -47,7 +49,6 @@ class TritonPythonModel:
         onnxruntime = _import(settings)
         threads = threads_per_instance(settings.instance_count, usable_cores())
         wanted = session_settings(settings, config, threads)
-        options = _session_options(onnxruntime, settings, wanted)
         self._run_options = onnxruntime.RunOptions()
         for name, value in wanted.run_entries.items():
             self._run_options.add_run_config_entry(name, value)
@@ -59,20 +60,38 @@ class TritonPythonModel:
             onnxruntime.get_available_providers(),
         )
         version_dir = os.path.join(args["model_repository"], args["model_version"])
-        self._session = _open(onnxruntime, settings, version_dir, options, used)
+        path = _find_file(settings, version_dir)
+        # What instances share goes with the last of them; None if each has a copy of its own.
+        self._shared: Optional[SharedModel] = None
+        may_share = used == [_CPU] and _may_share(settings, path, wanted)
+        opened = _open_shared(onnxruntime, settings, version_dir, path, wanted) if may_share else None
+        if opened is None:
+            options = _session_options(onnxruntime, settings, wanted)
+            self._session = _open(onnxruntime, settings, version_dir, path, options, used)
+        else:
+            self._shared, self._session = opened
         inputs = self._session.get_inputs()
         overridable = self._session.get_overridable_initializers()
-        check_tensors(
-            settings,
-            describe(settings.name, [*inputs, *overridable]),
-            describe(settings.name, self._session.get_outputs()),
-        )
+        try:
+            check_tensors(
+                settings,
+                describe(settings.name, [*inputs, *overridable]),
+                describe(settings.name, self._session.get_outputs()),
+            )
+        except PyruntimeError:
+            self.finalize()
+            raise
         names = [tensor.name for tensor in settings.outputs]
         self._batches = BatchExecutor(self._run, TextArrays("ONNX"), names, settings.max_batch_size > 0)
 
     def execute(self, requests: List[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
         """Execute the requests by one call of the session, if their shapes agree."""
         return self._batches.execute(requests)
+
+    def finalize(self) -> None:
+        """Give up the part in a model that instances share."""
+        if self._shared is not None:
+            self._shared.close()
 
     def _run(self, inputs: Dict[str, Any], names: List[str]) -> Mapping[str, Any]:
         try:
@@ -88,10 +107,11 @@ def _import(settings: Settings) -> Any:
 def _describe_file(settings: Settings, version_dir: str) -> Tuple[List[TensorSpec], List[TensorSpec]]:
     onnxruntime = _import(settings)
     options = onnxruntime.SessionOptions()
-    # Only the inputs and outputs are of interest: do not optimise, and start no threads.
+    # Only the inputs and outputs are of interest: do not optimise, rearrange no weights, and start no threads.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.disable_prepacking", "1")
     options.intra_op_num_threads = 1
-    session = _open(onnxruntime, settings, version_dir, options, [("CPUExecutionProvider", {})])
+    session = _open(onnxruntime, settings, version_dir, _find_file(settings, version_dir), options, [_CPU])
     return describe(settings.name, session.get_inputs()), describe(settings.name, session.get_outputs())
 
 
@@ -114,11 +134,56 @@ def _session_options(onnxruntime: Any, settings: Settings, wanted: SessionSettin
     return options
 
 
-def _open(onnxruntime: Any, settings: Settings, version_dir: str, options: Any, used: Any) -> Any:
-    """The session of the model file, with the model's libraries of custom operations. Raises LoadError."""
+def _find_file(settings: Settings, version_dir: str) -> str:
+    """The path of the model file. Raises LoadError."""
     path = find_model_file(settings, version_dir, [FILENAME])
-    if os.path.isdir(path):  # as in Triton, a folder has a file of its own name, and the file's external data
-        path = os.path.join(path, os.path.basename(path))
+    # As in Triton, a folder has a file of its own name, and the file's external data.
+    return os.path.join(path, os.path.basename(path)) if os.path.isdir(path) else path
+
+
+def _may_share(settings: Settings, path: str, wanted: SessionSettings) -> bool:
+    """Whether several processes would each have a copy of large weights."""
+    if settings.instance_count < 2 or settings.parameters.get("INSTANCE_MODE") == "thread":
+        return False
+    if wanted.entries.get("session.disable_prepacking") == "1":  # they are mapped as they are
+        return False
+    try:
+        return weight_bytes(path) >= SHARED_BYTES_MIN
+    except (OSError, ValueError):  # ONNX Runtime says what is wrong with the file
+        return False
+
+
+def _open_shared(
+    onnxruntime: Any, settings: Settings, version_dir: str, path: str, wanted: SessionSettings
+) -> Optional[Tuple[SharedModel, Any]]:
+    """The rearranged model that all instances share, and its session; None if that is not possible."""
+
+    def write(made: str) -> None:
+        options = _session_options(onnxruntime, settings, wanted)
+        options.log_severity_level = 3  # it warns that the file is for this kind of processor
+        options.optimized_model_filepath = made
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", WEIGHTS)
+        options.add_session_config_entry("session.save_external_prepacked_constant_initializers", "1")
+        _open(onnxruntime, settings, version_dir, path, options, [_CPU])
+
+    try:
+        made_by = f"{onnxruntime.__version__} {wanted}"
+        shared = share(path, find_libraries(settings, version_dir), made_by, write)
+        try:
+            options = _session_options(onnxruntime, settings, wanted)
+            return shared, _open(onnxruntime, settings, version_dir, shared.path, options, [_CPU])
+        except BaseException:
+            shared.close()
+            raise
+    except Exception as exc:
+        pb_utils.Logger.log_warn(
+            f"the instances of model '{settings.name}' do not share its weights, so that each has a copy: {exc}"
+        )
+        return None
+
+
+def _open(onnxruntime: Any, settings: Settings, version_dir: str, path: str, options: Any, used: List[Provider]) -> Any:
+    """The session of a model file, with the model's libraries of custom operations. Raises LoadError."""
     for library in find_libraries(settings, version_dir):
         try:
             options.register_custom_ops_library(library)

@@ -3,17 +3,20 @@
 """Large weights are in memory once, however many instances a model has: files are mapped, frameworks are forked.
 
 The memory is the proportional set size (PSS) of the stubs and of the launchers that they share memory with: what each
-process has for itself, and its part of what several have.
+process has for itself, and its part of what several have. SHARED_WEIGHTS_MIB=500 runs the tests with weights for which
+four instances must take at most 1.3 times the memory of one; -s prints it.
 """
 
+import math
+import os
 from contextlib import closing
 
 import numpy as np
 import pytest
 
-# The weights are a matrix of 100 MiB.
-SIZE = 5120
-WEIGHTS_MIB = SIZE * SIZE * 4 >> 20
+# The weights are a square matrix of 100 MiB.
+WEIGHTS_MIB = int(os.environ.get("SHARED_WEIGHTS_MIB", "100"))
+SIZE = math.isqrt(WEIGHTS_MIB << 18)
 GROUP = "instance_group {{ kind: KIND_CPU count: {} }}\n"
 TENSORS = f"""
 input {{ name: "x" data_type: TYPE_FP32 dims: [ 1, {SIZE} ] }}
@@ -58,7 +61,7 @@ def pss(pid):
 
 
 def check(server):
-    """Three more instances take less than one more copy of the weights: 1.2 times as much in all, for 500 MiB."""
+    """Three more instances take less than one more copy of the weights."""
     used = {}
     with closing(server.client()) as client:
         for name in ("one", "four"):
@@ -66,8 +69,11 @@ def check(server):
             used[name] = used_by(server, name)
             client.unload_model(name)
             server.settle()
-    assert used["one"] > WEIGHTS_MIB, used
+    print(f"weights {WEIGHTS_MIB} MiB, one instance {used['one']:.0f}, four {used['four']:.0f}")
+    assert used["one"] > 0.99 * WEIGHTS_MIB, used
     assert used["four"] - used["one"] < WEIGHTS_MIB, used
+    if WEIGHTS_MIB >= 500:
+        assert used["four"] < 1.3 * used["one"], used
 
 
 def test_safetensors(serve, model):
@@ -81,24 +87,22 @@ def test_safetensors(serve, model):
     check(serve("--model-control-mode=explicit"))
 
 
-def test_external_data(serve, model, tmp_path):
-    """Weights of ONNX are mapped as ONNX Runtime has rearranged them, if a file has them so: see the guide."""
-    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install onnxruntime)")
+def test_external_data(serve, model, tmp_path, monkeypatch):
+    """Weights of ONNX are mapped as ONNX Runtime rearranges them, and the files for that go with the last instance."""
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install onnxruntime)")
     onnx = pytest.importorskip("onnx", reason="onnx, which makes the models, is not installed (pip install onnx)")
     helper, floats = onnx.helper, onnx.TensorProto.FLOAT
     weight = helper.make_tensor("W", floats, [SIZE, SIZE], np.ones((SIZE, SIZE), np.float32).tobytes(), raw=True)
     tensors = [[helper.make_tensor_value_info(name, floats, [1, SIZE])] for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "W"], ["y"])], "g", *tensors, [weight])
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(made, tmp_path / "plain.onnx", save_as_external_data=True, location="plain.bin")
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # it warns that the file is for this kind of processor
-    options.optimized_model_filepath = str(tmp_path / "model.onnx")
-    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
-    options.add_session_config_entry("session.save_external_prepacked_constant_initializers", "1")
-    onnxruntime.InferenceSession(tmp_path / "plain.onnx", options, providers=["CPUExecutionProvider"])
+    onnx.save(made, tmp_path / "model.onnx", save_as_external_data=True, location="weights.bin")
     for name, count in (("one", 1), ("four", 4)):
         folder = model(name, None, GROUP.format(count))
         for file in ("model.onnx", "weights.bin"):
             (folder / "1" / file).hardlink_to(tmp_path / file)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     check(serve("--model-control-mode=explicit"))
+    assert not list(temporary.glob("pyruntime-onnxruntime-*"))

@@ -2,18 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests per second of models of ONNX Runtime and PyTorch: a bare loop of the framework, pyruntime, and FastAPI.
 
-    pip install onnx onnxruntime torch fastapi uvicorn; apt-get install wrk
-    python benchmarks/frameworks.py --json frameworks.json
+    python3.11 -m venv build/frameworks-venv
+    build/frameworks-venv/bin/pip install -e . onnx onnxruntime torch fastapi "uvicorn[standard]"; apt-get install wrk
+    build/frameworks-venv/bin/python benchmarks/frameworks.py --json build/frameworks.json
 
-For each model the three take turns on the same cores; the table has the medians, and ratios of one round each:
+It takes some five minutes, and wants a machine that does nothing else. Every request has one row. For each model the
+three take turns on the same cores, with as many threads of the framework as there are cores:
 
-- *loop*: the framework itself, in one process, with batches of the size that pyruntime made of the same load on
-  average, as fast as it can. The goal is 0.85 of it.
-- *FastAPI*: what people write by hand: one request at a time, by the same session, JSON in and out; for images and
+- *pyruntime* with dynamic batching and one instance. The client is wrk, which needs the same cores.
+- *loop*: the framework itself, in one process and without a client, as fast as it can, with batches of the sizes that
+  pyruntime has just made, in the same proportions. The goal is 0.85 of its rows a second.
+- *FastAPI*: what people write by hand: one request at a time, by the same session, JSON in and out, for images and
   texts as well. The goal is twice as much.
 
-The client is wrk, on the same cores. The smaller a model is, the more of the time is that of requests: `wide` models
-have two layers of 2048 in place of one of 256.
+The table has the medians of all rounds; a ratio is the median of the ratios in each round. The smaller a model is, the
+more of the time is that of requests: `wide` models have two layers of 2048 in place of one of 256.
 """
 
 import argparse
@@ -28,6 +31,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -60,6 +64,12 @@ app = FastAPI()
 def infer(document: dict):
     return {{"data": call(frameworks.array_of({kind!r}, document["data"])).tolist()}}
 """
+SIZES = {
+    "": f"MLP {WIDTH}-{WIDTH}-10",
+    "wide": f"MLP {WIDE}-{WIDE}-{WIDE}-10",
+    "texts": "identity, 2 texts",
+    "image": f"convolution, 3 x {IMAGE} x {IMAGE}",
+}
 KINDS = ("onnx", "onnx wide", "onnx texts", "onnx image", "torch", "torch wide", "torch image")
 
 
@@ -170,15 +180,48 @@ def load(kind, path):
     return lambda array: session.run(None, {"x": array})[0]
 
 
-def loop_rate(kind, path, rows, seconds):
-    """Rows per second of the bare loop, with batches of so many rows."""
-    call, batch = load(kind, path), np.concatenate([row_of(kind)] * max(1, round(rows)))
-    call(batch)
+class Loop:
+    """The bare loop, in a process of its own: frameworks do not share threads, and loop while others wait."""
+
+    def __init__(self, kind, path):
+        self._pool = multiprocessing.get_context("spawn").Pool(1, _prepare_loop, (kind, path))
+
+    def rate(self, sizes, seconds):
+        """Rows per second, with batches of all these sizes, each as often as its number says."""
+        return self._pool.apply(_loop_rate, (sizes, seconds))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._pool.terminate()
+
+
+def _prepare_loop(kind, path):
+    global _call, _row
+    _call, _row = load(kind, path), row_of(kind)
+
+
+def _loop_rate(sizes, seconds):
+    batches = [np.concatenate([_row] * size) for size in sizes]
+    order = _spread(list(sizes.values()))
+    for batch in batches:
+        _call(batch)
     count, start = 0, time.perf_counter()
     while (now := time.perf_counter()) < start + seconds:
-        call(batch)
+        batch = batches[next(order)]
+        _call(batch)
         count += len(batch)
     return count / (now - start)
+
+
+def _spread(numbers):
+    """Indexes without end, each as often as its number says, and evenly so from the beginning."""
+    done = [0.5] * len(numbers)
+    while True:
+        index = min(range(len(numbers)), key=lambda each: done[each] / numbers[each])
+        done[index] += 1
+        yield index
 
 
 def in_process(function, *arguments):
@@ -237,7 +280,7 @@ def client_rate(url, headers, body, connections, seconds, folder):
     lines += ['wrk.body = file:read("*a")', "file:close()"]
     lines += [f"wrk.headers[{json.dumps(key)}] = {json.dumps(value)}" for key, value in headers.items()]
     (folder / "load.lua").write_text("\n".join(lines))
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "-s", str(folder / "load.lua"), url]
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(folder / "load.lua"), url]
     done = subprocess.run(command, capture_output=True, text=True)
     rate = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
     if done.returncode or rate is None or "Non-2xx" in done.stdout:
@@ -245,13 +288,11 @@ def client_rate(url, headers, body, connections, seconds, folder):
     return float(rate.group(1))
 
 
-def batch_of(port, before):
-    """The rows of a batch, on average, since `before`; and the counts to go on from."""
+def batches_of(port):
+    """How many batches of each size there were."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/m/stats") as response:
         row = json.load(response)["model_stats"][0]
-    counts = row["inference_count"], row["execution_count"]
-    inferences, executions = (now - then for now, then in zip(counts, before))
-    return inferences / max(1, executions), counts
+    return Counter({each["batch_size"]: each["compute_infer"]["count"] for each in row["batch_stats"]})
 
 
 def tensors_of(kind):
@@ -263,9 +304,9 @@ def tensors_of(kind):
     return name, TENSOR.format("input", name, datatype, dims) + TENSOR.format("output", made, datatype, outputs)
 
 
-def measure(kind, connections, rounds, seconds, work):
-    """The medians of all rounds, and of the ratios of each round."""
-    folder = work / f"{kind.replace(' ', '_')}_{connections}"
+def measure(kind, all_connections, rounds, seconds, work):
+    """Yield a number of connections, the medians of all rounds, and those of the ratios of each round."""
+    folder = work / kind.replace(" ", "_")
     version = folder / "models" / "m" / "1"
     version.mkdir(parents=True)
     path = in_process(write_model, kind, version)
@@ -274,51 +315,58 @@ def measure(kind, connections, rounds, seconds, work):
     (version.parent / "config.pbtxt").write_text(config)
     (folder / "app.py").write_text(APP.format(here=str(Path(__file__).parent), kind=kind, path=str(path)))
     row = row_of(kind)
-    headers, body = request_of(name, row)
     document = json.dumps({"data": row.tolist()}).encode()
-    ports = [free_port() for _ in range(3)]
+    ports = [free_port() for _ in range(4)]
     served = [f"--{each}-port={port}" for each, port in zip(("http", "grpc", "metrics"), ports)]
     ours = [sys.executable, "-m", "pyruntime", "serve", str(folder / "models"), *served]
-    port = free_port()
-    theirs = [sys.executable, "-m", "uvicorn", "app:app", f"--port={port}", "--log-level=warning"]
+    theirs = [sys.executable, "-m", "uvicorn", "app:app", f"--port={ports[3]}", "--log-level=warning"]
     theirs += [f"--app-dir={folder}"]
-    found = []
+    our_load = (f"http://127.0.0.1:{ports[0]}/v2/models/m/infer", *request_of(name, row))
+    their_load = (f"http://127.0.0.1:{ports[3]}/infer", {"Content-Type": "application/json"}, document)
     with (
         serving(ours, ports[0], "/v2/health/ready", folder / "ours.log"),
-        serving(theirs, port, "/docs", folder / "theirs.log"),
+        serving(theirs, ports[3], "/docs", folder / "theirs.log"),
+        Loop(kind, str(path)) as loop,
     ):
-        for _ in range(rounds):
-            _, before = batch_of(ports[0], (0, 0))
-            url = f"http://127.0.0.1:{ports[0]}/v2/models/m/infer"
-            mine = client_rate(url, headers, body, connections, seconds, folder)
-            rows, _ = batch_of(ports[0], before)
-            json_headers = {"Content-Type": "application/json"}
-            other = client_rate(f"http://127.0.0.1:{port}/infer", json_headers, document, connections, seconds, folder)
-            bare = in_process(loop_rate, kind, str(path), rows, seconds)
-            found.append({"pyruntime": mine, "rows": rows, "fastapi": other, "loop": bare})
-            found[-1] |= {"to_loop": mine / bare, "to_fastapi": mine / other}
-    return {key: statistics.median(each[key] for each in found) for key in found[0]}
+        for connections in all_connections:
+            found = []
+            for load in (our_load, their_load):  # the first requests are slower
+                client_rate(*load, connections, 1, folder)
+            for _ in range(rounds):
+                before = batches_of(ports[0])
+                mine = client_rate(*our_load, connections, seconds, folder)
+                sizes = batches_of(ports[0]) - before
+                other = client_rate(*their_load, connections, seconds, folder)
+                bare = loop.rate(dict(sizes), seconds)
+                rows = sum(size * count for size, count in sizes.items()) / sizes.total()
+                found.append({"rows": rows, "loop": bare, "pyruntime": mine, "fastapi": other})
+                found[-1] |= {"to_loop": mine / bare, "to_fastapi": mine / other}
+            yield connections, {key: statistics.median(each[key] for each in found) for key in found[0]}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--connections", nargs="+", type=int, default=[16, 64])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="how long each of the three is measured in a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=2, help="how long each of the three is measured in a round")
     parser.add_argument("--json", type=Path, help="a file for the results")
     options = parser.parse_args()
     results = {}
-    print("| Model | In flight | Rows a batch | pyruntime, requests/s | of the loop | of FastAPI |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, batches of up to {BATCH_MAX} rows")
+    print(
+        "| Model | In flight | Rows a batch | Loop, rows/s | pyruntime, requests/s | FastAPI, requests/s "
+        "| Of the loop | Of FastAPI |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as work:
         for kind in options.kinds:
-            for connections in options.connections:
-                row = measure(kind, connections, options.rounds, options.seconds, Path(work))
+            framework, _, shape = kind.partition(" ")
+            for connections, row in measure(kind, options.connections, options.rounds, options.seconds, Path(work)):
                 results[f"{kind}, {connections}"] = row
                 print(
-                    f"| {kind} | {connections} | {row['rows']:.1f} | {row['pyruntime']:.0f} | "
-                    f"{row['to_loop']:.2f} | {row['to_fastapi']:.2f} |",
+                    f"| {framework}, {SIZES[shape]} | {connections} | {row['rows']:.1f} | {row['loop']:.0f} | "
+                    f"{row['pyruntime']:.0f} | {row['fastapi']:.0f} | {row['to_loop']:.2f} | {row['to_fastapi']:.1f} |",
                     flush=True,
                 )
     if options.json:

@@ -26,7 +26,8 @@ def environment() -> str:
 def import_framework(module: str, package: str, extra: str, model: str) -> Any:
     """Import a framework for a model. `package` is its name on PyPI, `extra` that of the extra of pyruntime.
 
-    Its threads sleep while they wait. Raises LoadError if the environment does not have it, or if its import fails.
+    The extra is "" if none has the package. Threads of the framework sleep while they wait. Raises LoadError if the
+    environment does not have it, or if its import fails.
     """
     wait_passively()
     try:
@@ -34,10 +35,11 @@ def import_framework(module: str, package: str, extra: str, model: str) -> Any:
     except ModuleNotFoundError as exc:
         if (exc.name or "").partition(".")[0] != module.partition(".")[0]:
             raise _broken(module, model, exc) from exc
+        install = f"pip install pyruntime[{extra}], or pip install {package}" if extra else f"pip install {package}"
         raise LoadError(
             f"model '{model}' needs the package '{package}', which its environment does not have: {environment()}. "
-            f"Install it there (pip install pyruntime[{extra}], or pip install {package}), or name an environment that "
-            "has it in the parameter EXECUTION_ENV_PATH of the model"
+            f"Install it there ({install}), or name an environment that has it in the parameter EXECUTION_ENV_PATH of "
+            "the model"
         ) from exc
     except ImportError as exc:
         raise _broken(module, model, exc) from exc

@@ -5,6 +5,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -187,7 +188,11 @@ class TestLoading:
         packages, folder = tmp_path / "packages/openvino/libs", tmp_path / "models/m/1"
         for path in (packages, folder):
             path.mkdir(parents=True)
+        # Before a real one, which another test may have imported.
+        (tmp_path / "packages/openvino/__init__.py").touch()
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
         monkeypatch.syspath_prepend(tmp_path / "packages")
+        monkeypatch.delitem(sys.modules, "openvino", raising=False)
 
         def compile_with(name, filename):
             """Compile a framework's library, and a custom library that needs it."""

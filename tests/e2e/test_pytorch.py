@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pyruntime.backends.toolkit.threads import usable_cores
+
 from .harness.operations import CustomOperations, libraries
 
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install torch)")
@@ -32,6 +34,14 @@ class Scaling(torch.nn.Module):
     def forward(self, x):
         return torch.ops.test.scale(x)
 """
+THREADS = """
+import torch
+
+class Threads(torch.nn.Module):
+    def forward(self, x):
+        return x * torch.get_num_threads()
+"""
+THREE_THREADS = 'parameters { key: "INTRA_OP_THREAD_COUNT" value { string_value: "3" } }\n'
 LINEAR = """
 import torch
 
@@ -171,10 +181,17 @@ class TestModules:
                 save({"linear.weight": self.WEIGHTS}, folder / "1" / "model.safetensors")
             else:
                 torch.save({"linear.weight": self.WEIGHTS}, folder / "1" / "model.pt")
+        counts = {count: f"instance_group {{ kind: KIND_CPU count: {count} }}\n" for count in (1, 2)}
+        threads = {"one": counts[1], "two": counts[2], "told": counts[2] + THREE_THREADS}
+        for name, more in threads.items():
+            (model(name, None, config + more) / "1" / "model.py").write_text(THREADS)
         server = serve()
         for name in ("safe", "state", "runtime"):
             answer = server.infer(name, {"x": np.array([[1, 2, 3], [4, 5, 6]], np.float32)}).as_numpy("OUTPUT__0")
             assert answer.tolist() == [[2, 4, 6], [8, 10, 12]]
+        # The cores are divided among the instances of a model, unless a parameter says otherwise.
+        found = [server.infer(name, {"x": np.ones((1, 3), np.float32)}).as_numpy("OUTPUT__0")[0][0] for name in threads]
+        assert found == [usable_cores(), max(1, usable_cores() // 2), 3]
 
     def test_pickles(self, serve, model):
         """A file of weights that would run code is refused; so are weights without a module."""

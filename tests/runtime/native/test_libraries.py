@@ -30,8 +30,9 @@ import ctypes, json, os, sys
 from pyruntime.runtime.native.libraries import explain, prepare
 from pyruntime.utils.errors import LoadError
 
-host, path, preload, options, packages = json.loads(sys.argv[1])
+host, path, preload, options, packages, missing = json.loads(sys.argv[1])
 sys.path[:0] = packages  # before installed ones
+sys.modules.update(dict.fromkeys(missing))  # as if they were not installed
 for library in host:
     ctypes.CDLL(library, mode=os.RTLD_GLOBAL)
 try:
@@ -66,8 +67,8 @@ def load(tmp_path, host):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
 
-    def load(path, *preload, hosts=(host,), packages=(), environment=None, **options):
-        arguments = [hosts, path, preload, options, packages]
+    def load(path, *preload, hosts=(host,), packages=(), missing=(), environment=None, **options):
+        arguments = [hosts, path, preload, options, packages, missing]
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, json.dumps(arguments, default=str)],
             env={"PATH": "", "TMPDIR": str(temporary), **(environment or {})},
@@ -200,7 +201,7 @@ def test_a_library_that_the_user_named_comes_first(load, framework_backend, tmp_
 
 def test_a_framework_that_is_not_there(load, framework_backend):
     """The sentence names the library, the model and what pip would have to install."""
-    assert load(framework_backend("libopenvino.so.77")) == (
+    assert load(framework_backend("libopenvino.so.77"), missing=["openvino"]) == (
         "unable to load shared library: libopenvino.so.77: cannot open shared object file: No such file or directory"
         "; model 'm' needs it: pip install openvino brings it, in the version that has libopenvino.so.77"
     )

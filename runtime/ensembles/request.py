@@ -183,6 +183,8 @@ class EnsembleRequest:
             if not is_reported:
                 self._run.ended()
             del self._calls[call]
+        self._start_all()  # before the rest, which can be done while their models work
+        if final:
             if call.times is not None:
                 self._add_times(call, call.times)
             call.end()
@@ -225,6 +227,17 @@ class EnsembleRequest:
             self._times.append(times.shown(step.index, step.model, version, arrived_ns, request_ns))
 
     # What the policy decides.
+
+    def _start_all(self) -> None:
+        """Start the steps that are to be started before anything else is done."""
+        if self._is_busy:
+            return
+        self._is_busy = True
+        queue = self._commands
+        while queue and isinstance(command := queue[0], Start):
+            del queue[0]
+            self._start(command)
+        self._is_busy = False
 
     def _perform(self) -> None:
         """Perform the commands, and those that they lead to. A step may answer while it is being started."""
@@ -383,23 +396,20 @@ class EnsembleRequest:
         if self._commands:
             self._perform()
         self._release_paces()
-        for callee in self._callees.values():
-            callee.arrived()
         failure = self._failure
         if failure is None and last is None and not ensemble.spec.decoupled:
             failure = self._named(request_failure(job.id, _NOTHING_TO_SEND, Code.INVALID_ARG), None)
         if failure is not None and last is not None:
             last.release()
-        self._count(failure)
-        self._on_end(job)
-        job.respond(last if failure is None else failure, True)
-
-    def _count(self, failure: InferenceError | None) -> None:
-        job, statistics = self.job, self._ensemble.statistics
-        total_ns = time.monotonic_ns() - job.arrived_ns
-        times = self._input_ns, self._infer_ns, self._output_ns
+        now_ns, times = time.monotonic_ns(), (self._input_ns, self._infer_ns, self._output_ns)
         if job.trace is not None:
             job.trace.composed(self._begin_ns, *times)
+        self._on_end(job)
+        job.respond(last if failure is None else failure, True)
+        # Nobody waits for the rest.
+        for callee in self._callees.values():
+            callee.arrived()
+        statistics, total_ns = ensemble.statistics, now_ns - job.arrived_ns
         if failure is not None:
             statistics.failure(total_ns, FailureReason.CANCELED if job.cancelled else FailureReason.OTHER)
             return

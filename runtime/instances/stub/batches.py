@@ -174,7 +174,7 @@ class StubBatches(InflightBatches[InflightBatch]):
 
     def answered(self, message: Result | Failed) -> None:
         """Execute has returned."""
-        number = message.batch
+        number, answers, retained, start_ns, end_ns = message
         inflight = self._inflight.get(number)
         if inflight is None or (number != next(iter(self._inflight)) and self._concurrency == 1):
             raise PeerError(f"batch {number} is answered and is not the one that is due")
@@ -182,15 +182,15 @@ class StubBatches(InflightBatches[InflightBatch]):
         # The answer may still turn out to be invalid, so the batch counts as running until it is decoded. Any: of the
         # outcomes that `_settle` leaves, each is an InferResponse.
         outcomes: list[Any] = (
-            [InferenceError(message.message)] * len(batch)
-            if isinstance(message, Failed)
-            else self._reader.responses(batch, message.responses)
+            self._reader.responses(batch, answers)
+            if type(answers) is not str
+            else [InferenceError(answers)] * len(batch)  # of a Failed, in the place of the responses
         )
-        if message.retained:
-            self._retain(number, batch, message.retained)
+        if retained:
+            self._retain(number, batch, retained)
         del self._inflight[number]
         now_ns = time.monotonic_ns()
-        begin_ns, start_ns, end_ns = inflight.sent_ns, message.start_ns, message.end_ns
+        begin_ns = inflight.sent_ns
         if begin_ns < self._last_end_ns and self._concurrency == 1:  # it waited behind another batch
             begin_ns = inflight.sent_ns = self._last_end_ns
         if not begin_ns <= start_ns <= end_ns <= now_ns:  # a stub may send any times

@@ -210,6 +210,32 @@ class ModelStatistics:
         if self.latencies is not None:
             self.latencies.observe(total_ns, queue_ns, input_ns, infer_ns, output_ns)
 
+    def executed(
+        self,
+        count: int,
+        rows: int,
+        queue_ns: int,
+        total_ns: int,
+        batch_size: int,
+        input_ns: int,
+        infer_ns: int,
+        output_ns: int,
+        now_ms: int,
+    ) -> None:
+        """An instance executed a batch of `batch_size` rows, and `count` requests to it succeeded, of `rows` rows.
+
+        `queue_ns` and `total_ns` are sums over these requests, the other times are those of the batch. The caller has
+        told `latencies` of the requests, if that is not None. Otherwise as `success` and `execution`.
+        """
+        self.success_count += count
+        self.success_ns += total_ns
+        self.inference_count += rows
+        self.queue_ns += queue_ns
+        self.compute_input_ns += count * input_ns
+        self.compute_infer_ns += count * infer_ns
+        self.compute_output_ns += count * output_ns
+        self.execution(batch_size, input_ns, infer_ns, output_ns, now_ms)
+
     def counted(self, count: int, rows: int, sums: Sequence[int], now_ms: int) -> None:
         """`count` requests of `rows` rows each succeeded, each of them in a batch of its own.
 

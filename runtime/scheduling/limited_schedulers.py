@@ -119,6 +119,10 @@ class LimitedSequenceScheduler(SequenceScheduler):
         self._limited.settle()
         super()._dispatch()
 
+    def _may_begin(self) -> bool:
+        """See SequenceScheduler. Resources are requested as soon as there is work."""
+        return True
+
     def _begin(self, instance: Executor, now: float) -> bool:
         return instance not in self._limited and super()._begin(instance, now)
 

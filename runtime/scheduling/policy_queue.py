@@ -133,14 +133,17 @@ class PolicyQueue(Generic[Q]):
 
     def add(self, queued: Q) -> bool:
         """Queue a request. Returns whether it is the last one now. Raises QueueFull, and then changes nothing."""
-        number = self._number(queued)
-        level = self._level(number)
-        limit = level.policy.max_queue_size
-        if limit and len(level) >= limit:
+        number = self._number(queued) if self.has_levels else 1
+        level = self._levels.get(number)
+        if level is None:
+            level = self._level(number)
+        policy = level.policy
+        if policy.max_queue_size and len(level) >= policy.max_queue_size:
             level.statistics.rejected_count += 1
             raise QueueFull
         self._append(number, level, queued)
-        self._set_deadline(level.policy, queued)
+        if policy.default_timeout_us:
+            self._set_deadline(policy, queued)
         return len(self._numbers) == 1 and not level.late
 
     def requeue(self, queued: Q) -> None:
@@ -166,7 +169,13 @@ class PolicyQueue(Generic[Q]):
         if len(self._numbers) == 1:
             number = self._numbers[0]
             level = self._levels[number]
-            taken = [self._pop(level) for _ in range(number_of_requests)]
+            if number_of_requests == self.count and not self._due:
+                taken = list(level)
+                level.in_time.clear()
+                level.late.clear()
+                self.count = 0
+            else:
+                taken = [self._pop(level) for _ in range(number_of_requests)]
             level.passed_over = self._turn = 0
             if not level:
                 self._emptied(number, level)
@@ -273,7 +282,7 @@ class PolicyQueue(Generic[Q]):
         return [turn, *(number for number in self._numbers if number != turn)]
 
     def _append(self, number: int, level: _Level[Q], queued: Q) -> None:
-        if not level:
+        if not level.in_time and not level.late:
             insort(self._numbers, number)
         level.in_time[id(queued)] = queued
         self.count += 1

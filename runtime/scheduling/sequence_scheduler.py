@@ -121,10 +121,12 @@ class SequenceScheduler(JobScheduler):
                 job.sequence_id,
                 self._spec.name,
             )
-        self._control(job)
+        if self._controls.names:
+            self._control(job)
         job.on_free = self._freed
         self._sequences.submit(job, is_single)
-        self._dispatch()
+        if self._may_begin() or sequence_of(job).place is None:  # one in the backlog has a deadline
+            self._dispatch()
 
     def take_turn(self, job: Job) -> None:
         """See JobScheduler. A model with sequences has no response cache, and executes all of its jobs."""
@@ -212,6 +214,13 @@ class SequenceScheduler(JobScheduler):
         self._note_progress()
         self._arm()
 
+    def _may_begin(self) -> bool:
+        """Whether an instance may have to be told of a request. One without capacity asks for more when it has some."""
+        for instance in self._seated:  # noqa: SIM110 - every request calls this, and a generator costs more
+            if instance.inflight.capacity > 0:
+                return True
+        return False
+
     def _begin(self, instance: Executor, now: float) -> bool:
         """Give an instance the next batch of its sequences. Returns whether there was one that it could take."""
         order = self._orders.get(instance)
@@ -279,7 +288,7 @@ class SequenceScheduler(JobScheduler):
         return slot.offset, StateMemory(region, slot.free)
 
     def _control(self, job: Job) -> None:
-        """Add the control inputs of a job; they replace earlier ones. Raises InferenceError."""
+        """Add the control inputs of a job, if there are any; they replace earlier ones. Raises InferenceError."""
         if names := self._controls.names:
             tensors = self._controls.tensors(job.sequence_id, job.is_start, job.is_end)
             others = [tensor for tensor in job.tensors if tensor[0] not in names]

@@ -39,6 +39,7 @@ from pyruntime.runtime.execution.states import SequenceStates
 from pyruntime.runtime.scheduling.policy_queue import QueueFull
 from pyruntime.runtime.scheduling.sequence_batches import Strategy, strategy_of
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.request_codec import SEQUENCE_END, SEQUENCE_START
 
 # The most sequences of one model, with and without slots. Each has a slot or a waiting request, so there are not many
 # more than clients. Only a client that begins sequences and never waits for responses reaches this limit.
@@ -168,7 +169,8 @@ class Sequences(Generic[K]):
 
         Raises InferenceError or QueueFull if it is refused.
         """
-        name, sequence_id = self._model_name, job.sequence_id
+        name, options = self._model_name, job.options
+        sequence_id, is_start = options.correlation_id, options.flags & SEQUENCE_START
         if job.rows > 1:
             raise InferenceError(
                 f"inference request to model '{name}' must specify batch-size 1 due to requirements of sequence "
@@ -182,7 +184,7 @@ class Sequences(Generic[K]):
             )
         sequence = self._known.get(sequence_id)
         goes_on = sequence is not None and not sequence.is_ended
-        if not goes_on and not job.is_start:
+        if not goes_on and not is_start:
             raise InferenceError(
                 f"inference request for sequence {sequence_id} to model '{name}' must specify the START flag on the "
                 "first request of the sequence",
@@ -190,16 +192,17 @@ class Sequences(Generic[K]):
             )
         if sequence is None and (len(self._known) >= SEQUENCES_MAX or len(self._backlog) >= self._backlog_max):
             raise QueueFull
-        return goes_on and job.is_start
+        return goes_on and bool(is_start)
 
     def submit(self, job: Job, is_single: bool = False) -> None:
         """Queue a job that `check` has accepted. `is_single` if no other job can belong to its sequence."""
-        sequence = self._known.get(job.sequence_id)
+        sequence_id, flags = job.options[:2]
+        sequence = self._known.get(sequence_id)
         if sequence is None:
-            sequence = self._known[job.sequence_id] = JobSequence(job.sequence_id, is_single)
+            sequence = self._known[sequence_id] = JobSequence(sequence_id, is_single)
             self._backlog[sequence] = None
         job.sequence = sequence
-        sequence.is_ended = job.is_end
+        sequence.is_ended = bool(flags & SEQUENCE_END)
         sequence.waiting.append(job)
         self._waiting += 1
         self._idle.pop(sequence, None)
@@ -220,7 +223,7 @@ class Sequences(Generic[K]):
                     sequence = sequence_of(job)
                     sequence.waiting.popleft()
                     sequence.running = job
-                    sequence.runs_start = job.is_start
+                    sequence.runs_start = bool(job.options.flags & SEQUENCE_START)
                     self._waiting -= 1
         return batch
 
@@ -231,18 +234,20 @@ class Sequences(Generic[K]):
             return
         sequence.running = None
         sequence.has_run = True
+        is_end = job.options.flags & SEQUENCE_END
         if sequence.is_over:
             self._vacate(sequence)
-        elif (job.is_end or sequence.is_single) and not sequence.waiting:
+        elif (is_end or sequence.is_single) and not sequence.waiting:
             self._end(sequence)
-        elif job.is_end:
+        elif is_end:
             self._vacate(sequence)
             self._to_backlog(sequence)
         elif sequence.waiting:
             self._go_on(sequence)
         else:
             self._idle[sequence] = now
-        self._fill()
+        if self._backlog:  # mostly empty, and every request calls this
+            self._fill()
 
     def put_back(self, job: Job, has_run: bool = False) -> bool:
         """Queue a job again that never started or is rescheduled (`has_run`), before the other jobs of its sequence.

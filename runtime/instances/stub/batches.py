@@ -201,7 +201,8 @@ class StubBatches(InflightBatches[InflightBatch]):
         if self._is_open:
             self.capacity = self._limit.total - len(self._inflight)
         statistics = self._statistics
-        rows = 0
+        latencies = statistics.latencies
+        rows = count = counted_rows = queue_ns = total_ns = 0
         plain = not inflight.finished and not self._streams.by_serial
         for job, outcome in zip(batch, outcomes, strict=True):
             rows += job.rows
@@ -216,10 +217,15 @@ class StubBatches(InflightBatches[InflightBatch]):
             job.free()
             if not job.is_padding:
                 arrived_ns = job.arrived_ns
-                statistics.success(
-                    job.rows, begin_ns - arrived_ns, input_ns, infer_ns, output_ns, now_ns - arrived_ns
-                )  # fmt: skip
-        statistics.execution(rows, input_ns, infer_ns, output_ns, time.time_ns() // 1_000_000)
+                count += 1
+                counted_rows += job.rows
+                queue_ns += begin_ns - arrived_ns
+                total_ns += now_ns - arrived_ns
+                if latencies is not None:
+                    latencies.observe(now_ns - arrived_ns, begin_ns - arrived_ns, input_ns, infer_ns, output_ns)
+        statistics.executed(
+            count, counted_rows, queue_ns, total_ns, rows, input_ns, infer_ns, output_ns, time.time_ns() // 1_000_000
+        )
         self._owner.capacity_freed()
         if self._when_idle is not None:
             self._notify_if_idle()

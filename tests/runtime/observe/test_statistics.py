@@ -163,6 +163,16 @@ def test_executions_are_counted_by_batch_size():
     ]
 
 
+def test_a_batch_counts_as_its_requests():
+    """A batch with some of its requests successful counts as these requests, one by one, and as an execution."""
+    together, one_by_one = ModelStatistics(), ModelStatistics()
+    together.executed(2, 4, queue_ns=30, total_ns=700, batch_size=5, input_ns=1, infer_ns=2, output_ns=3, now_ms=9)
+    one_by_one.success(1, queue_ns=10, input_ns=1, infer_ns=2, output_ns=3, total_ns=300)
+    one_by_one.success(3, queue_ns=20, input_ns=1, infer_ns=2, output_ns=3, total_ns=400)
+    one_by_one.execution(5, input_ns=1, infer_ns=2, output_ns=3, now_ms=9)
+    assert together.as_dict("m", 1) == one_by_one.as_dict("m", 1)
+
+
 def test_times_that_cannot_be():
     """Arbitrary times of a backend are reported as values that the protocol can hold."""
     statistics = ModelStatistics()

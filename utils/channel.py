@@ -171,6 +171,8 @@ class Channel:
                     self._enter(after)
                 messages.append(tuple.__new__(kind, fields))  # as _make does, which costs a call
                 self._read = unpacker.tell()
+                if self._read == self._fed:
+                    break  # an unpacker that is asked for more raises an exception, which costs more than all of this
         except PeerError:
             self._enter(State.CLOSED)
             raise

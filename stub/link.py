@@ -10,6 +10,7 @@ thread switch.
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections import deque
@@ -26,6 +27,10 @@ class Link:
 
     def __init__(self, sock: socket.socket, channel: StubChannel, handle: Callable[[Message], None]) -> None:
         self._sock = sock
+        # The kernel also wakes a thread that waits in recv when the host has read what was sent before. One that waits
+        # in poll it only wakes when something has come.
+        self._arrival = select.poll()
+        self._arrival.register(sock, select.POLLIN)
         self._channel = channel
         self._handle = handle
         # Threads of the model may log while execute answers. A signal handler or a destructor may also log, on the same
@@ -88,6 +93,7 @@ class Link:
             try:
                 # The previous reader may have handled the message.
                 if not done() and not self.closed:
+                    self._arrival.poll()
                     self._receive(0)
             finally:
                 reader.release()

@@ -5,6 +5,7 @@
 import socket
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -117,6 +118,19 @@ def host():
 
 def log(text):
     return Log(20, text, "model.py", 1)
+
+
+def test_waits_in_poll(host):
+    """A thread that waits is not in recv: there it would be woken whenever the host has read something."""
+    host.theirs.setblocking(False)  # recv fails if nothing has come
+    poll = host.link._arrival.poll
+
+    def arrive():
+        host.say(Release([1]))
+        return poll()
+
+    host.link._arrival = SimpleNamespace(poll=arrive)
+    assert host.link.wait(lambda: host.handled)
 
 
 class TestSend:

@@ -165,6 +165,7 @@ class EnsembleRequest:
 
     def responded(self, call: StepCall, outcome: InferResponse | InferenceError | None, final: bool) -> None:
         """See StepOwner."""
+        now_ns = time.monotonic_ns()
         is_reported = False
         if isinstance(outcome, InferResponse):
             if self._run.is_stopped or (call.has_responded and not call.step.is_decoupled):
@@ -183,10 +184,11 @@ class EnsembleRequest:
             if not is_reported:
                 self._run.ended()
             del self._calls[call]
-        self._start_all()  # before the rest, which can be done while their models work
+        if self._commands:
+            self._start_all()  # before the rest, which can be done while their models work
         if final:
             if call.times is not None:
-                self._add_times(call, call.times)
+                self._add_times(call, call.times, now_ns)
             call.end()
             if call.step.is_decoupled:
                 self._release_pace(call.step.index, call.iteration.number)
@@ -194,7 +196,8 @@ class EnsembleRequest:
                 waiting = self._ensemble.credits.give_back(call.step.index)
                 if waiting is not None:
                     waiting.request.resume(waiting)
-        self._perform()
+        if self._commands or not self._run.under_way:
+            self._perform()
 
     def _add(self, call: StepCall, response: InferResponse, final: bool) -> None:
         """Report the tensors of a response to the policy. Raises InferenceError; the response is not released then."""
@@ -214,9 +217,9 @@ class EnsembleRequest:
         tensors = read_outputs(response, source, step, plan)
         self._commands.extend(self._run.responded(step, call.iteration, tensors, is_last=final))
 
-    def _add_times(self, call: StepCall, times: StepTimes) -> None:
-        """A step has ended."""
-        times.ended(time.monotonic_ns())
+    def _add_times(self, call: StepCall, times: StepTimes, now_ns: int) -> None:
+        """A step has ended, at `now_ns`."""
+        times.ended(now_ns)
         self._input_ns += times.input_ns
         self._infer_ns += times.infer_ns
         self._output_ns += times.output_ns

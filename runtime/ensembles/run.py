@@ -143,8 +143,9 @@ class Run(Generic[T]):
         writers = [writer]
         for each in writers:  # it grows meanwhile
             for reader in plan.written[each].readers:
-                missing[reader] -= 1
-                if missing[reader] or reader == OUTPUTS:
+                left = missing[reader] - 1
+                if left or reader == OUTPUTS:
+                    missing[reader] = left
                     continue
                 del missing[reader]
                 step = plan.steps[reader]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pyruntime.runtime.calls.call_request import ValidatedSignatures
 from pyruntime.runtime.ensembles.ensemble import Ensemble
 from pyruntime.runtime.ensembles.executor import EnsembleRequests
+from pyruntime.runtime.ensembles.step_times import STEP_TIMES, decode_step_times
 from pyruntime.runtime.execution.deadlock import FREE
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.observe.statistics import ModelStatistics
@@ -91,11 +92,12 @@ class Model:
 class World:
     """One ensemble and its models. `open` are the jobs of steps: the model, the job, and its responses so far.
 
-    With `keeps` a model answers with the same list of outputs each time.
+    With `keeps` a model answers with the same list of outputs each time. With `frees_late` it frees the inputs only
+    after its response, as executors do.
     """
 
     def __init__(self, graphs, limit=0):
-        self.keeps = False
+        self.keeps = self.frees_late = False
         self.kept = {}
         self.open = []
         self.answers = []
@@ -157,7 +159,8 @@ class World:
         each[2] += 1
         if node.responses is None:
             self.open.remove(each)
-            job.free()
+            if not self.frees_late:
+                job.free()
         outputs = [
             OutputTensor(f"o{n}", "INT8", [1], memoryview(bytearray(b"x")), address(model.region.number, 0))
             for n, tensor in enumerate(node.writes)
@@ -174,6 +177,8 @@ class World:
             InferResponse(model.spec.name, 1, "7", outputs, parameters, release=release, regions=(model.region,)),
             node.responses is None,
         )
+        if node.responses is None and self.frees_late:
+            job.free()
 
     def check_over(self):
         """Every request is answered to its end, and all that was held is released, once."""
@@ -194,7 +199,7 @@ class World:
 def test_whatever_happens(graphs, limit, data):
     """Steps answer, fail and refuse in any order, and requests are cancelled and given up: nothing is left."""
     world = World(graphs, limit)
-    world.keeps = data.draw(st.booleans())
+    world.keeps, world.frees_late = data.draw(st.booleans()), data.draw(st.booleans())
     for _ in range(data.draw(st.integers(1, 3))):
         world.request()
     for action in data.draw(st.lists(st.sampled_from(["answer"] * 6 + ["fail", "refuse", "cancel", "give up", "new"]))):
@@ -340,6 +345,20 @@ def test_credits_go_on():
         world.answer(0)
     assert [len(answers) for _, _, answers in world.jobs] == [1, 1, 1]
     world.check_over()
+
+
+def test_step_times_are_in_order():
+    """The time of a step ends before the next one begins, although that is started before times are counted."""
+    world = chain()
+    world.request()
+    request = next(iter(world.requests._requests.values()))
+    request._times = []
+    request.job.respond = lambda outcome, final: answers_of(world).append((outcome, final))
+    world.answer(0)
+    world.answer(0)
+    ((response, _),) = answers_of(world)
+    first, second = decode_step_times(response.parameters[STEP_TIMES])
+    assert first.end_us <= second.start_us
 
 
 def test_slow_client():

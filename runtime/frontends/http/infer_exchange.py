@@ -12,7 +12,7 @@ from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX, PreparedAnswers
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.frontends.common.classification import classified
 from pyruntime.runtime.frontends.common.compression import compress_all
-from pyruntime.runtime.frontends.http.document_key import ID, SEQUENCE_ID, split_document
+from pyruntime.runtime.frontends.http.document_key import split_document
 from pyruntime.runtime.frontends.http.json_large import LargeDocument
 from pyruntime.runtime.frontends.http.known_exchange import know
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, OutputOptions, decode_infer
@@ -22,7 +22,6 @@ from pyruntime.runtime.frontends.http.repeated_requests import RepeatedResponse,
 from pyruntime.runtime.frontends.http.response_head import infer_head, with_line
 from pyruntime.runtime.inference.intake import Reservation
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.inference.request_plans import PlanKey
 from pyruntime.runtime.inference.threads import ANSWERED_AT_ONCE_MAX, PARSED_AT_ONCE_MAX, at_once, in_thread
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
@@ -115,10 +114,7 @@ class InferExchange(ModelExchange[OutputOptions]):
             self._state.intake.submit(self, model)
         else:
             document = bytes(body[:lead]) if body else slot.view[:lead].tobytes()
-            key: PlanKey = document, slot.size - lead
-            id, sequence = "", None
-            if ID in document or SEQUENCE_ID in document:
-                key, id, sequence = split_document(document, slot.size - lead)
+            key, id, sequence = split_document(document, slot.size - lead)
             plan = self._state.intake.submit(self, model, key, id, lead, sequence)
             if plan is not None and plan.known is not False and key[0] is document:
                 know(self._state, model, self.head, document, slot.size, plan)

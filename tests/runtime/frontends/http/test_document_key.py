@@ -4,8 +4,11 @@
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pyruntime.runtime.frontends.http.document_key import split_document
+from pyruntime.runtime.frontends.http import document_key
+from pyruntime.runtime.frontends.http.document_key import PLAIN_BYTES_MAX, PLAIN_KEPT_MAX, split_document
 
 INPUTS = b'"inputs":[{"name":"IN","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":4}}]}'
 SEQUENCE = b'"sequence_id":%d,"sequence_start":%b,"sequence_end":%b'
@@ -78,3 +81,29 @@ def test_kept(document):
     key, id, sequence = split_document(document, 4)
     assert key[0] is document
     assert (id, sequence) == ("", None)
+
+
+PARTS = [b'{"id":"1",', b"{", b'"id":"2",', b'"parameters":{', SEQUENCE % (7, b"true", b"false"), b"},", b"\\", b"\xff"]
+PARTS += [b'"sequence_id"', b'{"id":"\xff",', b'{"id": "a", ', INPUTS]
+
+
+documents = st.lists(st.sampled_from(PARTS), max_size=6).map(b"".join)
+
+
+@given(documents, documents)
+def test_what_is_remembered_changes_nothing(document, other):
+    """A document is split in the same way the first time, when its parts are remembered, and without any memory."""
+    expected = document_key._split_unusual(document, 4)
+    for _ in range(2):
+        assert split_document(document, 4)[1:] == expected[1:]
+    if split_document(document, 4)[0] == split_document(other, 4)[0]:
+        assert expected[0] == document_key._split_unusual(other, 4)[0]
+
+
+def test_what_is_remembered_is_bounded():
+    """Clients cannot make it grow."""
+    for number in range(2 * PLAIN_KEPT_MAX):
+        split_document(b'{"x":%d}' % number, 4)
+    split_document(b'{"x":"%b"}' % (b"y" * PLAIN_BYTES_MAX), 4)
+    assert len(document_key._plain) <= PLAIN_KEPT_MAX
+    assert max(map(len, document_key._plain)) <= PLAIN_BYTES_MAX

@@ -81,7 +81,7 @@ def _server(state: ServerState, closed: Mapping[str, str]) -> dict[str, object]:
 
 def _version(model: ModelVersion, *, shows_reasons: bool) -> dict[str, object]:
     statistics = model.statistics
-    gpus = {each.name: each.device_id for each in model.spec.instances if each.kind == "GPU"}
+    gpus = model.gpus
     return {
         "name": model.spec.name,
         "version": str(model.version),

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses the GPUs of an instance group on GPUs that names none. (pure)
+"""Chooses the GPUs of an instance group on GPUs that names none, and the order of instances on several GPUs. (pure)
 
 As in Triton the group has instances on every GPU. But a GPU without room is left out as long as another one has room,
 and the GPU with the most free memory comes first: of instances that are equally free, requests go to the first one. So
@@ -9,8 +9,9 @@ the models of a server that is not busy share its GPUs, and do not crowd the fir
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
 from pyruntime.runtime.gpus.available import AvailableGpus
@@ -21,6 +22,16 @@ ROOM_BYTES_MIN = 512 << 20
 # GPUs whose free memory differs by less have the same, because it is never exactly equal.
 GRAIN_BYTES = 1 << 30
 _GIB = 1 << 30
+
+
+class Named(Protocol):
+    """An instance, by its name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=Named)
 
 
 class Placement(NamedTuple):
@@ -55,6 +66,20 @@ def place(model: str, gpus: AvailableGpus, kept: Sequence[int] = ()) -> Placemen
     if full:
         reason += f", and not on {_listed(full)}, which {'has' if len(full) == 1 else 'have'} no room"
     return Placement(tuple(gpu.ordinal for gpu in chosen), reason)
+
+
+def spread(instances: Iterable[T], gpus: Mapping[str, int]) -> list[T]:
+    """Instances in the order in which requests look for one that is free: the first of each GPU, then the second ones.
+
+    `gpus` are the numbers of the GPUs by the names of the instances that are on one; the others are like one more GPU.
+    """
+    ranks: Counter[int | None] = Counter()
+    ranked = []
+    for instance in instances:
+        gpu = gpus.get(instance.name)
+        ranked.append((ranks[gpu], instance))
+        ranks[gpu] += 1
+    return [instance for _, instance in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def _listed(gpus: Sequence[GpuProperties]) -> str:

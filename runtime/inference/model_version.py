@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -25,6 +25,7 @@ from pyruntime.runtime.execution.deadlock import Waiting
 from pyruntime.runtime.execution.executor import Executor, KnownRequest, check_all
 from pyruntime.runtime.execution.job import Job, Respond, place_refs, request_options, tensor_refs
 from pyruntime.runtime.execution.signature import signature_of
+from pyruntime.runtime.gpus.placement import spread
 from pyruntime.runtime.inference.request_plans import RequestPlans
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -126,6 +127,11 @@ class ModelVersion:
         every = (*self._instances, *self._leaving)
         return looked_up + len(self.scheduler) + sum(instance.inflight.waiting for instance in every)
 
+    @property
+    def gpus(self) -> Mapping[str, int]:
+        """The numbers of the GPUs by the names of the instances that are on one."""
+        return {each.name: each.device_id for each in self.spec.instances if each.kind == "GPU"}
+
     def serve(self, instances: Sequence[Executor], load_s: float = 0.0) -> None:
         """Serve with these instances, which are ready. The load took `load_s` seconds."""
         self.load_s = load_s
@@ -166,7 +172,8 @@ class ModelVersion:
     def _serve(self, instances: Sequence[Executor]) -> None:
         self._instances = instances
         passive = {instance.name for instance in self.spec.instances if instance.passive}
-        self._active = [instance for instance in instances if instance.name not in passive]
+        active = [instance for instance in instances if instance.name not in passive]
+        self._active = spread(active, self.gpus)
         self.scheduler.serve(self._active)
 
     def expect(self) -> None:

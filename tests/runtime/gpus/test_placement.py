@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which GPUs a group gets that names none, in which order, and why."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.gpus.available import NO_GPUS, AvailableGpus
-from pyruntime.runtime.gpus.placement import NO_PLACEMENT, place
+from pyruntime.runtime.gpus.placement import NO_PLACEMENT, place, spread
 from pyruntime.utils.gpu.driver import GpuProperties
 
 GIB = 1 << 30
@@ -85,3 +87,18 @@ def test_any_memory(free, name, kept):
     assert len(set(numbers)) == len(numbers)
     assert set(numbers) <= set(gpus.numbers)
     assert bool(numbers) == bool(free)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        ({}, "abcd"),
+        ({"a": 1, "b": 1, "c": 0, "d": 0}, "acbd"),
+        ({"b": 0, "c": 0}, "abcd"),
+        ({"a": 2, "b": 2, "c": 2, "d": 0}, "adbc"),
+    ],
+)
+def test_order_of_instances(gpus, expected):
+    """Requests that come one by one find an instance on another GPU, as long as one is free."""
+    instances = [SimpleNamespace(name=name) for name in "abcd"]
+    assert "".join(each.name for each in spread(instances, gpus)) == expected

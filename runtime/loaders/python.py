@@ -28,6 +28,7 @@ from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
 from pyruntime.runtime.environments.environment import Environment, StubPython
 from pyruntime.runtime.execution.executor import Executor
+from pyruntime.runtime.gpus.input_tensors import check_input_tensors
 from pyruntime.runtime.gpus.visibility import sight_of
 from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
 from pyruntime.runtime.instances.model_server import ModelServer
@@ -89,6 +90,8 @@ class PythonLoader:
         self, draft: Draft, version: int, backend: Backend, completed: asyncio.Future[Config], undo: AsyncExitStack
     ) -> LoadedVersion:
         """See VersionLoader. Safe to cancel."""
+        if not backend.library:  # the model is in Python
+            check_input_tensors(draft.identity)
         memory = await _patiently(partial(self._memory, draft))
         undo.callback(memory.close)
         connections: dict[str, StubConnection] = {}

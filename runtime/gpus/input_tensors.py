@@ -1,0 +1,20 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where the inputs of a Python model may lie, by its parameter FORCE_CPU_ONLY_INPUT_TENSORS. (pure)
+
+With `yes`, the default, all of them are in main memory. With `no` they may be on a GPU, and are in main memory as yet.
+"""
+
+from __future__ import annotations
+
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.utils.errors import Code, LoadError
+
+PARAMETER = "FORCE_CPU_ONLY_INPUT_TENSORS"
+
+
+def check_input_tensors(spec: ModelSpec) -> None:
+    """Raise LoadError, with Triton's words, for any other value."""
+    value = spec.parameters.get(PARAMETER, "yes")
+    if value not in ("yes", "no"):
+        raise LoadError(f"Incorrect value for {PARAMETER}: {value}'", Code.UNSUPPORTED)

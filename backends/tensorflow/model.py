@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Dict, List, Mapping, Tuple
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from pyruntime.backends.tensorflow.process import choose_device, set_threads
 from pyruntime.backends.tensorflow.signatures import TAG, choose_signature, describe, read_signatures
 from pyruntime.backends.toolkit.batching import Arrays, BatchExecutor
 from pyruntime.backends.toolkit.completion import check_tensors, complete
@@ -52,8 +53,8 @@ class TritonPythonModel:
         version_dir = os.path.join(args["model_repository"], args["model_version"])
         tensorflow = _import(settings)
         self._tensorflow = tensorflow
-        _set_threads(tensorflow, settings)
-        _choose_device(tensorflow, settings, args["model_instance_kind"], args["model_instance_device_id"])
+        set_threads(tensorflow, settings, threads_per_instance(settings.instance_count, usable_cores()))
+        choose_device(tensorflow, settings, args["model_instance_kind"], args["model_instance_device_id"])
         name, described = _read(settings, version_dir)
         inputs, outputs = describe(settings, described)
         check_tensors(settings, inputs, outputs)
@@ -132,32 +133,3 @@ def _load(tensorflow: Any, settings: Settings, version_dir: str, signature: str)
         return loaded, loaded.signatures[signature]
     except Exception as exc:
         raise LoadError(f"model '{settings.name}' cannot be loaded: {type(exc).__name__}: {exc}") from exc
-
-
-def _set_threads(tensorflow: Any, settings: Settings) -> None:
-    """Limit the threads of this process. Each instance has its own, so TF_USE_PER_SESSION_THREADS changes nothing."""
-    threads = threads_per_instance(settings.instance_count, usable_cores())
-    set_intra = tensorflow.config.threading.set_intra_op_parallelism_threads
-    set_inter = tensorflow.config.threading.set_inter_op_parallelism_threads
-    settings.boolean("TF_USE_PER_SESSION_THREADS")
-    for parameter, setter in (("TF_NUM_INTRA_THREADS", set_intra), ("TF_NUM_INTER_THREADS", set_inter)):
-        count = settings.integer(parameter, threads)
-        assert count is not None  # it has a default
-        if count < 0:
-            raise settings.refused(parameter, "at least 0")
-        setter(count)
-
-
-def _choose_device(tensorflow: Any, settings: Settings, kind: str, device_id: str) -> None:
-    """Show TensorFlow the devices of an instance; all of them for KIND_MODEL. Raises ConfigError."""
-    gpus = tensorflow.config.list_physical_devices("GPU")
-    if kind == "GPU" and int(device_id) >= len(gpus):
-        raise ConfigError(
-            f"model '{settings.name}' has an instance of kind KIND_GPU on GPU {device_id}, and tensorflow "
-            f"{tensorflow.__version__} finds {len(gpus)} GPUs: install tensorflow[and-cuda], or use KIND_CPU"
-        )
-    if kind != "MODEL":
-        gpus = [gpus[int(device_id)]] if kind == "GPU" else []
-        tensorflow.config.set_visible_devices(gpus, "GPU")
-    for gpu in gpus:  # each instance is a process, which would otherwise take all of the GPU's memory at once
-        tensorflow.config.experimental.set_memory_growth(gpu, True)

@@ -1,0 +1,141 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of clients on a GPU, and tensors of frameworks there, by NVIDIA's driver.
+
+On machines without a GPU test_cuda_memory.py has a stand-in.
+"""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from pyruntime.utils.gpu.cuda import CudaGpu
+from pyruntime.utils.gpu.driver import GpuMissingError
+from pyruntime.utils.gpu.inventory import STAND_IN
+from tests.e2e.test_cuda_memory import BOTH, DOUBLE, GRPC, Region, brokers, infer, on_gpu, sent, to_gpu
+
+pytestmark = pytest.mark.gpu
+
+INTEGERS = """
+backend: "python"
+input [ { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] } ]
+instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]
+"""
+FLOATS = INTEGERS.replace("INT64", "FP32")
+# How each framework makes an array on a GPU, and takes one by DLPack.
+FRAMEWORKS = {
+    "torch": "import torch\nmake, take = lambda array: torch.from_numpy(array).cuda(), torch.from_dlpack\n",
+    "cupy": "import cupy\nmake, take = cupy.asarray, cupy.from_dlpack\n",
+    "jax": (
+        'import os\nos.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"\nimport jax\n'
+        "make, take = jax.numpy.asarray, jax.dlpack.from_dlpack\n"
+    ),
+}
+# Computes on the GPU, hands the result through a tensor to the framework again, and computes on.
+COMPUTE = """
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            tensor = pb_utils.Tensor.from_dlpack("any", make(request.inputs()[0].as_numpy()) * 3)
+            assert not tensor.is_cpu() and tensor.__dlpack_device__() == (2, 0)
+            output = pb_utils.Tensor.from_dlpack("OUT", take(tensor) + 1)
+            assert np.array_equal(tensor.as_numpy() + 1, output.as_numpy())
+            responses.append(pb_utils.InferenceResponse([output]))
+        return responses
+"""
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    """The first GPU of the machine, as this process uses it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(STAND_IN, raising=False)
+        try:
+            yield CudaGpu()
+        except GpuMissingError as exc:
+            pytest.skip(f"no GPU: {exc}")
+
+
+@pytest.fixture(scope="module")
+def server(gpu, serving, write_model, tmp_path_factory):
+    """A server that takes regions."""
+    repository = tmp_path_factory.mktemp("models")
+    write_model(repository, "double", DOUBLE, INTEGERS)
+    with serving(repository, "--allow-client-shm=true") as started:
+        yield started
+
+
+@pytest.fixture
+def region(server, gpu):
+    """`region(protocol, size)`: it is unregistered at the end."""
+    made = []
+
+    def make(protocol, size):
+        made.append(Region(server, protocol, gpu, size))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+
+
+@BOTH
+@pytest.mark.parametrize("count", [4, 5_000_000], ids=["small", "large"])
+def test_memory_of_a_client(server, region, protocol, count):
+    """Inputs are read from the client's memory, outputs are written there."""
+    array = np.arange(count)
+    one, two = region(protocol, array.nbytes), region(protocol, array.nbytes + 16)
+    one.put(array)
+    infer(server, protocol, "double", [on_gpu(protocol, array, one)], [to_gpu(protocol, two, array.nbytes, 16)])
+    assert_array_equal(two.get(array, 16), array * 2)
+    assert_array_equal(one.get(array), array)
+
+
+def test_broker_is_killed(server, region, wait_until):
+    """The next one opens the same memory."""
+    array = np.arange(1000)
+    one = region(GRPC, array.nbytes)
+    one.put(array)
+    for broker in brokers(server):
+        os.kill(broker.pid, signal.SIGKILL)
+    wait_until(lambda: not brokers(server))
+    result = infer(server, GRPC, "double", [on_gpu(GRPC, array, one)])
+    assert_array_equal(result.as_numpy("OUT"), array * 2)
+
+
+def test_memory_stays_flat(server, gpu, region):
+    """Many requests, and regions that come and go, take no memory of the GPU."""
+    array = np.arange(1000)
+
+    last = region(GRPC, array.nbytes)
+
+    def use(count):
+        for _ in range(count):
+            one = Region(server, GRPC, gpu, array.nbytes)
+            infer(server, GRPC, "double", [sent(GRPC, array)], [to_gpu(GRPC, one, array.nbytes)])
+            one.end()
+            # The broker closes the region before it serves another request.
+            infer(server, GRPC, "double", [sent(GRPC, array)], [to_gpu(GRPC, last, array.nbytes)])
+            gpu.free(one.pointer)
+
+    use(20)
+    before = gpu.properties().free_bytes
+    use(200)
+    # Other processes of the machine may use some.
+    assert before - gpu.properties().free_bytes < 64 << 20
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_framework(gpu, serving, write_model, tmp_path, framework):
+    """Arrays of a framework on a GPU go out as tensors, and in again."""
+    pytest.importorskip(framework, reason=f"{framework} is not installed")
+    write_model(tmp_path, "compute", FRAMEWORKS[framework] + COMPUTE, FLOATS)
+    with serving(tmp_path) as server:
+        for count in (1, 1000, 3_000_000):
+            array = np.arange(count, dtype=np.float32)
+            assert_array_equal(server.infer("compute", {"IN": array}).as_numpy("OUT"), array * 3 + 1)

@@ -11,6 +11,10 @@ from pyruntime.runtime.config.spec import WarmupInput, WarmupSample
 from pyruntime.utils.dtypes import BY_NUMBER, BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import ConfigError
 
+# The requests of a sample, which wait together for the instance; and the bytes of one of its inputs.
+WARMUP_REQUESTS_MAX = 65536
+WARMUP_BYTES_MAX = 1 << 31
+
 _TRITON_INVALID = "[request id: <id_unknown>] warmup setting expects"
 
 
@@ -22,6 +26,11 @@ def validate_warmup(config: Config) -> None:
     for sample in config.model_warmup:
         if sample.batch_size == 0:
             continue
+        if sample.batch_size > WARMUP_REQUESTS_MAX:
+            raise ConfigError(
+                f"warmup sample '{sample.name}' has {sample.batch_size} requests, more than {WARMUP_REQUESTS_MAX}. To "
+                "execute a sample several times set its 'count'"
+            )
         for name in sorted(sample.inputs):
             tensor = sample.inputs[name]
             if any(dim < 0 for dim in tensor.dims):
@@ -32,6 +41,10 @@ def validate_warmup(config: Config) -> None:
                 raise ConfigError(f"{_TRITON_INVALID} input '{name}' to have a valid data_type")
             if tensor.WhichOneof("input_data_type") is None:
                 raise ConfigError(f"{_TRITON_INVALID} input '{name}' to have input_data_type set")
+            if (size := _byte_size(tensor)) > WARMUP_BYTES_MAX:
+                raise ConfigError(
+                    f"input '{name}' of warmup sample '{sample.name}' has {size} bytes, more than {WARMUP_BYTES_MAX}"
+                )
 
 
 def warmup_samples(config: Config) -> tuple[WarmupSample, ...]:
@@ -56,9 +69,15 @@ def _input(name: str, tensor: Config, config: Config) -> WarmupInput:
         name=name,
         datatype=datatype.name,
         shape=(*batch, *tensor.dims),
-        size=prod(tensor.dims) * (datatype.size or BYTES_PREFIX_SIZE),
+        size=_byte_size(tensor),
         # As in Triton, random strings are empty ones.
         is_random=tensor.random_data and bool(datatype.size),
         file=tensor.input_data_file,
         is_control=not is_input,
     )
+
+
+def _byte_size(tensor: Config) -> int:
+    """The size of an input of zeros. An element of BYTES is then an empty string: only its length prefix."""
+    size: int = prod(tensor.dims) * (BY_NUMBER[tensor.data_type].size or BYTES_PREFIX_SIZE)
+    return size

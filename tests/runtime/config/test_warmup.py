@@ -6,7 +6,7 @@ import pytest
 
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.spec import WarmupInput
-from pyruntime.runtime.config.warmup import validate_warmup, warmup_samples
+from pyruntime.runtime.config.warmup import WARMUP_BYTES_MAX, WARMUP_REQUESTS_MAX, validate_warmup, warmup_samples
 from pyruntime.utils.errors import ConfigError
 
 TENSORS = "name: 'm' input { name: 'A' data_type: TYPE_FP32 dims: [ -1, 3 ] } "
@@ -46,6 +46,14 @@ def test_no_requests():
     assert warmup_samples(config(sample(text, batch_size=0))) == ()
 
 
+def test_too_many_requests():
+    """The requests of a sample wait together, so their number has a limit."""
+    text = "inputs { key: 'A' value { data_type: TYPE_FP32 dims: [ 2, 3 ] zero_data: true } } "
+    validate_warmup(config(sample(text, batch_size=WARMUP_REQUESTS_MAX)))
+    with pytest.raises(ConfigError, match=f"has {WARMUP_REQUESTS_MAX + 1} requests, more than {WARMUP_REQUESTS_MAX}"):
+        validate_warmup(config(sample(text, batch_size=WARMUP_REQUESTS_MAX + 1)))
+
+
 @pytest.mark.parametrize(
     ("tensor", "message"),
     [
@@ -60,6 +68,14 @@ def test_no_requests():
         (
             "dims: 1 zero_data: true",
             "[request id: <id_unknown>] warmup setting expects input 'A' to have a valid data_type",
+        ),
+        (
+            f"data_type: TYPE_INT8 dims: {WARMUP_BYTES_MAX + 1} zero_data: true",
+            f"input 'A' of warmup sample 's' has {WARMUP_BYTES_MAX + 1} bytes, more than {WARMUP_BYTES_MAX}",
+        ),
+        (
+            f"data_type: TYPE_FP64 dims: [ {2**62}, {2**62} ] random_data: true",
+            f"input 'A' of warmup sample 's' has {2**127} bytes, more than {WARMUP_BYTES_MAX}",
         ),
     ],
 )

@@ -16,6 +16,7 @@ from typing import Any
 
 from pyruntime.runtime.execution.job import Respond
 from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.memory.requests import BareSlot
 from pyruntime.runtime.regions import SharedRegion, create_region
 from pyruntime.runtime.requests.types import (
     GpuPlace,
@@ -56,17 +57,19 @@ class GpuUse:
             return
         model.check_serving()
         sizes = [-(-contents.size // ALIGNMENT) * ALIGNMENT for _, contents in self._inputs]
-        slot = model.memory.allocate(sum(sizes))
+        slot = model.memory.allocate_bare(sum(sizes))
         request.slots.append(slot)
-        copies = []
-        at = 0
-        for (tensor, contents), size in zip(self._inputs, sizes, strict=True):
-            tensor.offset, tensor.data = slot.offset + at, slot.view[at : at + contents.size]
-            region, offset = model.memory.region, tensor.offset
-            copies.append(contents.memory.read(contents.offset, contents.size, region, offset))
-            at += size
         model.expect()
         try:
+            if isinstance(slot, BareSlot):  # making its pages takes a while
+                await asyncio.to_thread(slot.commit)
+            copies = []
+            at = 0
+            for (tensor, contents), size in zip(self._inputs, sizes, strict=True):
+                tensor.offset, tensor.data = slot.offset + at, slot.view[at : at + contents.size]
+                region, offset = model.memory.region, tensor.offset
+                copies.append(contents.memory.read(contents.offset, contents.size, region, offset))
+                at += size
             await _all(copies)
         finally:
             model.arrived()

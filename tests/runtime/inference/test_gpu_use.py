@@ -18,7 +18,8 @@ from pyruntime.runtime.requests.types import (
     OutputTensor,
 )
 from pyruntime.utils.addresses import address
-from pyruntime.utils.errors import InferenceError
+from pyruntime.utils.arena import BARE_BYTES_MIN
+from pyruntime.utils.errors import InferenceError, OutOfMemoryError
 
 
 class Memory:
@@ -131,6 +132,46 @@ def test_fetch(model):
         request.free()
         use.end()
         assert memory.counting == 0
+
+    run(check, request)
+    assert model.memory.live == 0
+
+
+def test_large_input(model):
+    """The pages of a large slot are made by a thread, before the copy."""
+    size = 2 * BARE_BYTES_MIN
+    memory = Memory(bytes(range(256)) * (size // 256))
+    request = InferRequest("m", inputs=[on_gpu("A", memory, 0, size)], uses_gpu=True)
+
+    async def check(use, got):
+        fetch = asyncio.ensure_future(use.fetch(request, model))
+        await memory.begun.wait()
+        memory.copies[0].set_result(None)
+        await fetch
+        (tensor,) = request.inputs
+        assert bytes(tensor.data) == bytes(memory.contents)
+        tensor.data = b""
+        request.free()
+
+    run(check, request)
+    assert model.memory.live == 0
+
+
+def test_no_memory_for_an_input(model, monkeypatch):
+    """The request fails, and its slot is freed with it."""
+
+    def fail(offset, size):
+        raise OutOfMemoryError("none left")
+
+    monkeypatch.setattr(model.memory.region, "commit", fail)
+    memory = Memory()
+    request = InferRequest("m", inputs=[on_gpu("A", memory, 0, 2 * BARE_BYTES_MIN)], uses_gpu=True)
+
+    async def check(use, got):
+        with pytest.raises(InferenceError, match="no room for a request of"):
+            await use.fetch(request, model)
+        assert (model.expected, memory.copies) == (0, [])
+        request.free()
 
     run(check, request)
     assert model.memory.live == 0

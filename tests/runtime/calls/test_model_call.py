@@ -303,7 +303,7 @@ class TestDeadlock:
 
     def test_review_of_a_step_that_has_ended(self):
         """A step drops what it refers to when it ends; a look that comes later does nothing."""
-        owner = SimpleNamespace(job=SimpleNamespace(trace_context=""), responded=lambda *_: None)
+        owner = SimpleNamespace(job=SimpleNamespace(trace_context=""), mark=None, responded=lambda *_: None)
         call = StepCall(owner, None, Start(None, None))
         call.end()
         call.refuse_deadlock("m", "the step")

@@ -109,7 +109,8 @@ class InstanceSlots:
         self.strategy = strategy
         self.is_ready = is_ready
         self.is_leaving = False
-        self.free = list(range(slots))
+        # A model has no more sequences than that.
+        self.free = list(range(min(slots, SEQUENCES_MAX)))
         self.abandoned: list[int | str] = []
         self.sequences: dict[JobSequence, None] = {}
 

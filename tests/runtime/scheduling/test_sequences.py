@@ -163,6 +163,11 @@ class TestSlots:
         table.run(*table.submit(job(2, END)))
         table.run(fourth)
 
+    def test_more_slots_than_sequences(self):
+        """Slots that no sequence could ever have take no memory."""
+        table = Table(slots=1 << 62)
+        table.run(*table.submit(job(1, START), job(2, START)))
+
     def test_spread(self):
         """A sequence gets a slot where most are free, and stays there."""
         table = Table(slots=2, instances=2)

@@ -328,10 +328,10 @@ def measure(kind, all_connections, rounds, seconds, work):
         serving(theirs, ports[3], "/docs", folder / "theirs.log"),
         Loop(kind, str(path)) as loop,
     ):
+        for load in (our_load, their_load):  # the first requests are slower
+            client_rate(*load, all_connections[0], 1, folder)
         for connections in all_connections:
             found = []
-            for load in (our_load, their_load):  # the first requests are slower
-                client_rate(*load, connections, 1, folder)
             for _ in range(rounds):
                 before = batches_of(ports[0])
                 mine = client_rate(*our_load, connections, seconds, folder)

@@ -2,13 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures that give tests real servers; harness/ has their parts.
 
-A test takes `serve` to start servers of its own, or `samples`, one server of the sample models for the whole run.
+A test takes `deploy` for a server of its own models, which it shares with other tests of its file; `serve` to start
+servers of its own, where options matter, or how a server starts or ends; or `samples`, one server of the sample models
+for the whole run.
 """
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +22,7 @@ from pyruntime.runtime.instances.stub import instance
 
 from .harness import cgroups, models, raw, waiting
 from .harness.http2_client import BareClient
-from .harness.server import Server, start_and_stop
+from .harness.server import SHOWN_LOG, Server, start_and_stop
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -64,6 +67,47 @@ def serve(serving, tmp_path):
     """`serve(*options, ...)`: a server of tmp_path, started now and stopped, cleanly, at the end of the test."""
     with ExitStack() as servers:
         yield lambda *options, **how: servers.enter_context(serving(tmp_path, *options, **how))
+
+
+@pytest.fixture(scope="module")
+def empty(serving, tmp_path_factory, request) -> Iterator[tuple[Server, Path]]:
+    """A server without models, and its repository, for all tests of a file that take `deploy`.
+
+    More options may be in DEPLOY_OPTIONS of the file.
+    """
+    repository = tmp_path_factory.mktemp("repository")
+    options = getattr(request.module, "DEPLOY_OPTIONS", ())
+    with serving(repository, "--model-control-mode=explicit", *options) as server:
+        yield server, repository
+
+
+@pytest.fixture
+def deploy(empty, tmp_path) -> Iterator[Callable[[], Server]]:
+    """`deploy()`: a server that the tests of a file share, with the models of tmp_path alone, loaded one by one.
+
+    It starts much faster than one of `serve`. Its log begins with the test. At the end of the test its models are
+    unloaded: a test must neither stop it, nor leave requests.
+    """
+    server, repository = empty
+    begun = len(server.log)
+
+    def load() -> Server:
+        for folder in sorted(each for each in tmp_path.iterdir() if each.is_dir()):
+            (repository / folder.name).symlink_to(folder)
+            answer = server.request("POST", f"/v2/repository/models/{folder.name}/load", "{}")
+            assert answer.status == 200, answer.body
+        return replace(server, log_begin=begun)
+
+    yield load
+    try:
+        for link in [each for each in repository.iterdir() if each.is_symlink()]:
+            assert server.request("POST", f"/v2/repository/models/{link.name}/unload", "{}").status == 200
+        waiting.wait_until(lambda: server.stubs() == [])
+    finally:
+        for path in [each for each in repository.iterdir() if not each.name.startswith(".log")]:
+            path.unlink()
+        # pytest shows it with a test that failed, and with no other.
+        print(server.log[begun:][-SHOWN_LOG:])
 
 
 # Executes a command of Python's in which limits of a module are others.

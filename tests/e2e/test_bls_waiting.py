@@ -100,30 +100,30 @@ def would_wait(callee, cycle):
 
 
 class TestChains:
-    def test_of_ten_models(self, model, serve):
+    def test_of_ten_models(self, model, deploy):
         """Each of ten models calls the next."""
         for number in range(10):
             model(f"m{number}", NODE)
-        server = serve()
+        server = deploy()
         path = " ".join(f"m{number}" for number in range(1, 10))
         assert ask(server, "m0", path) == [10, 11]
 
-    def test_under_load(self, model, serve):
+    def test_under_load(self, model, deploy):
         """Models that call the same other ones, from many clients."""
         for name in "abcd":
             model(name, NODE)
-        server = serve()
+        server = deploy()
         with ThreadPoolExecutor(8) as clients:
             found = [
                 clients.submit(ask, server, *way) for way in [("a", "b d"), ("b", "c d"), ("a", "d"), ("c", "")] * 100
             ]
             assert [each.result() for each in found] == [[3, 4], [3, 4], [2, 3], [1, 2]] * 100
 
-    def test_statistics(self, model, serve):
+    def test_statistics(self, model, deploy):
         """A call counts as a request of the callee."""
         for name in "ab":
             model(name, NODE)
-        server = serve()
+        server = deploy()
         for _ in range(3):
             ask(server, "a", "b")
         document = json.loads(server.request("GET", "/v2/models/b/stats").body)["model_stats"][0]
@@ -131,57 +131,57 @@ class TestChains:
 
 
 class TestCycles:
-    def test_itself(self, model, serve):
+    def test_itself(self, model, deploy):
         """A model whose only instance calls itself is refused, at once."""
         model("a", NODE)
-        server = serve()
+        server = deploy()
         assert server.refusal("a", INPUT, parameters={"path": "a"}) == (503, would_wait("a", "a -> a"))
         assert ask(server, "a") == [1, 2]
 
-    def test_itself_with_another_instance(self, model, serve):
+    def test_itself_with_another_instance(self, model, deploy):
         """With as many instances as are needed it works."""
         model("a", NODE, more=TWO)
-        server = serve()
+        server = deploy()
         for _ in range(20):
             assert ask(server, "a", "a") == [2, 3]
         assert outcome(server, "a", "a a") == would_wait("a", "a -> a")
 
-    def test_deep_recursion(self, model, serve):
+    def test_deep_recursion(self, model, deploy):
         """A model of five instances may call itself four times over."""
         model("a", NODE, more="instance_group [ { count: 5 } ]")
-        server = serve()
+        server = deploy()
         assert ask(server, "a", "a a a a") == [5, 6]
         assert outcome(server, "a", "a a a a a") == would_wait("a", "a -> a")
 
-    def test_of_two(self, model, serve):
+    def test_of_two(self, model, deploy):
         """The call that closes a cycle is refused, and its caller may say so."""
         model("a", NODE)
         model("b", NODE)
-        server = serve()
+        server = deploy()
         assert outcome(server, "a", "b a") == would_wait("a", "b -> a -> b")
         assert ask(server, "a", "b") == [2, 3]
         assert ask(server, "b", "a") == [2, 3]
 
-    def test_of_two_with_another_instance(self, model, serve):
+    def test_of_two_with_another_instance(self, model, deploy):
         """One more instance of one of them is enough."""
         model("a", NODE, more=TWO)
         model("b", NODE)
-        server = serve()
+        server = deploy()
         for _ in range(20):
             assert ask(server, "a", "b a") == [3, 4]
 
-    def test_of_three(self, model, serve):
+    def test_of_three(self, model, deploy):
         """A longer cycle is reported from its last call on."""
         for name in "abc":
             model(name, NODE)
-        server = serve()
+        server = deploy()
         assert outcome(server, "a", "b c a") == would_wait("a", "c -> a -> b -> c")
 
-    def test_two_that_call_one_another(self, model, serve, tmp_path):
+    def test_two_that_call_one_another(self, model, deploy, tmp_path):
         """Of two callers that wait for each other one is refused, and the other one answered."""
         model("a", NODE)
         model("b", NODE)
-        server = serve()
+        server = deploy()
         with ThreadPoolExecutor() as clients:
             found = [clients.submit(outcome, server, *way, meet=2) for way in (("a", "b"), ("b", "a"))]
             found = [each.result() for each in found]
@@ -190,11 +190,11 @@ class TestCycles:
         assert found[0] in (would_wait("a", "b -> a -> b"), would_wait("b", "a -> b -> a"))
 
     @pytest.mark.parametrize("count", [1, 2])
-    def test_under_load(self, model, serve, count):
+    def test_under_load(self, model, deploy, count):
         """In any order, every request is answered: with its result, or with the reason why there is none."""
         for name in "ab":
             model(name, NODE, more=f"instance_group [ {{ count: {count} }} ]")
-        server = serve()
+        server = deploy()
         refused = re.compile(r"Model [ab] - Error when running inference: the call would wait for ever, .* [ab] -> .*")
         with ThreadPoolExecutor(8) as clients:
             found = [clients.submit(outcome, server, *way) for way in [("a", "b"), ("b", "a")] * 200]
@@ -386,11 +386,11 @@ class TritonPythonModel:
 
 
 class TestDeath:
-    def test_of_the_callee(self, model, serve, wait_until):
+    def test_of_the_callee(self, model, deploy, wait_until):
         """The caller reads that its callee has died, and calls the next one."""
         model("a", NODE)
         folder = model("gated", GATED)
-        server = serve()
+        server = deploy()
         with ThreadPoolExecutor() as clients:
             waiting = clients.submit(outcome, server, "a", "gated")
             wait_until((folder / "begun").exists)
@@ -401,11 +401,11 @@ class TestDeath:
         (folder / "gate").touch()
         assert ask(server, "a", "gated") == [2, 3]
 
-    def test_of_the_caller(self, model, serve, wait_until):
+    def test_of_the_caller(self, model, deploy, wait_until):
         """The callee finishes the call, and its next calls succeed."""
         model("a", NODE)
         folder = model("gated", GATED)
-        server = serve()
+        server = deploy()
         callee = server.stub("gated_0")
         with ThreadPoolExecutor() as clients:
             waiting = clients.submit(outcome, server, "a", "gated")

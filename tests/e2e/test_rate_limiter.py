@@ -15,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 from .harness.server import to_input
 
 LIMITED = "--rate-limit=execution_count"
+DEPLOY_OPTIONS = (LIMITED,)
 # Writes down when an execution begins and ends. Requests wait at a gate while there is a file for that.
 RECORDS = """
 class TritonPythonModel:
@@ -109,11 +110,11 @@ def pool():
 
 
 class TestSharing:
-    def test_never_together(self, model, serve, tmp_path, pool):
+    def test_never_together(self, model, deploy, tmp_path, pool):
         """Models that share a resource never run together; one that needs nothing runs beside them."""
         shared(model, "a", "b")
         model("free", RECORDS)
-        server = serve(LIMITED)
+        server = deploy()
         with closed(tmp_path, "a"):
             pending = infer_all(server, pool, "aabb")
             server.infer("free", {"IN": ONE})
@@ -154,11 +155,11 @@ class TestSharing:
         results(pending)
         assert together_max(record(tmp_path)) == 2
 
-    def test_batches(self, model, serve, tmp_path, pool, wait_until):
+    def test_batches(self, model, deploy, tmp_path, pool, wait_until):
         """Requests that wait for a resource become one batch."""
         shared(model, "a")
         model("b", RECORDS, more="max_batch_size: 8 dynamic_batching { }\n" + group(R1))
-        server = serve(LIMITED)
+        server = deploy()
         with closed(tmp_path, "a"):
             pending = infer_all(server, pool, "a")
             wait_until(lambda: ("a", "begin") in record(tmp_path))
@@ -168,12 +169,12 @@ class TestSharing:
         results(pending)
         assert record(tmp_path).count(("b", "begin")) == 1
 
-    def test_timeout(self, model, serve, tmp_path, pool, wait_until):
+    def test_timeout(self, model, deploy, tmp_path, pool, wait_until):
         """A request that waits for a resource times out when its time is over."""
         policy = "default_queue_policy { default_timeout_microseconds: 1000 }"
         shared(model, "a")
         model("b", RECORDS, more="max_batch_size: 8 dynamic_batching { " + policy + " }\n" + group(R1))
-        server = serve(LIMITED)
+        server = deploy()
         with closed(tmp_path, "a"):
             pending = infer_all(server, pool, "a")
             wait_until(lambda: ("a", "begin") in record(tmp_path))
@@ -181,11 +182,11 @@ class TestSharing:
                 server.infer("b", {"IN": np.array([[1]], np.int64)})
         results(pending)
 
-    def test_sequences(self, model, serve, tmp_path, pool):
+    def test_sequences(self, model, deploy, tmp_path, pool):
         """Requests of sequences wait for resources, too."""
         for name in "ab":
             model(name, RECORDS, more="sequence_batching { }\nmax_batch_size: 4\n" + group(R1))
-        server = serve(LIMITED)
+        server = deploy()
 
         def sequence(name, id):
             for index in range(5):
@@ -198,11 +199,11 @@ class TestSharing:
         assert {name for name, _ in steps} == {"a", "b"}
 
 
-def test_priorities(model, serve, tmp_path, pool, wait_until):
+def test_priorities(model, deploy, tmp_path, pool, wait_until):
     """With work for both, a model of priority 1 runs twice as often as one of priority 2."""
     shared(model, "a", priority=1)
     shared(model, "b", priority=2)
-    server = serve(LIMITED)
+    server = deploy()
     with closed(tmp_path, "a"):
         pending = infer_all(server, pool, "a")
         wait_until(lambda: ("a", "begin") in record(tmp_path))
@@ -215,10 +216,10 @@ def test_priorities(model, serve, tmp_path, pool, wait_until):
 
 
 class TestGivingBack:
-    def test_crash(self, model, serve, tmp_path, pool, wait_until):
+    def test_crash(self, model, deploy, tmp_path, pool, wait_until):
         """The resources of an instance that dies are free at once, and it runs again when it has started again."""
         shared(model, "a", "b")
-        server = serve(LIMITED)
+        server = deploy()
         with closed(tmp_path, "a"):
             (lost,) = infer_all(server, pool, "a")
             wait_until(lambda: ("a", "begin") in record(tmp_path))
@@ -298,19 +299,19 @@ CALLS = RECORDS.replace(
 
 
 class TestCalls:
-    def test_in_turn(self, model, serve, tmp_path, pool):
+    def test_in_turn(self, model, deploy, tmp_path, pool):
         """Models that are called wait for their resources, as those that clients ask."""
         model("a", CALLS, more=group("name: 'S' count: 1"))
         shared(model, "b", "c")
-        server = serve(LIMITED)
+        server = deploy()
         results(infer_all(server, pool, "abc" * 6))
         assert together_max([step for step in record(tmp_path) if step[0] in "bc"]) == 1
 
-    def test_that_can_never_be_served(self, model, serve):
+    def test_that_can_never_be_served(self, model, deploy):
         """A call to a model that needs what the caller holds is refused, and says so; Triton waits for ever."""
         model("a", CALLS, more=group(R1))
         shared(model, "b")
-        server = serve(LIMITED)
+        server = deploy()
         with pytest.raises(InferenceServerException, match=r"would wait for ever.* a -> b -> a"):
             server.infer("a", {"IN": ONE})
         server.infer("b", {"IN": ONE})
@@ -380,11 +381,11 @@ ensemble_scheduling { step [
 """
 
 
-def test_steps(model, serve, tmp_path, pool):
+def test_steps(model, deploy, tmp_path, pool):
     """Steps of an ensemble wait for resources; the ensemble itself holds none, so its steps may share one."""
     shared(model, "a", "b")
     model("e", None, ENSEMBLE)
-    server = serve(LIMITED)
+    server = deploy()
     results(infer_all(server, pool, "eab" * 6))
     assert together_max(record(tmp_path)) == 1
     assert len(record(tmp_path)) == 48

@@ -47,13 +47,14 @@ def to_input(name: str, array: np.ndarray, binary: bool = True) -> InferInput:
 
 @dataclass
 class Server:
-    """One server process. `log_path` holds all that it and its stubs wrote."""
+    """One server process. `log_path` holds all that it and its stubs wrote: `log` skips `log_begin` characters."""
 
     process: subprocess.Popen[bytes]
     port: int
     log_path: Path
     metrics_port: int = 0
     grpc_port: int = 0
+    log_begin: int = 0
     _family: set[Process] = field(default_factory=set)
 
     # The state of the server.
@@ -61,7 +62,7 @@ class Server:
     @property
     def log(self) -> str:
         """The log so far."""
-        return self.log_path.read_text(errors="replace")
+        return self.log_path.read_text(errors="replace")[self.log_begin :]
 
     def family(self) -> list[Process]:
         """All processes that descend from it now; they are remembered, and must be gone when it is."""

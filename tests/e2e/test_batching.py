@@ -48,44 +48,44 @@ def rows(count, width=2):
     return np.zeros((count, width), dtype=np.int64)
 
 
-def test_one_batch(model, serve):
+def test_one_batch(model, deploy):
     """Requests that wait together are executed as one batch, as soon as that has a preferred size."""
     model("counts", COUNTS, more=PATIENT)
-    server = serve()
+    server = deploy()
     for output in infer_all(server, [rows(1)] * 8):
         assert output.tolist() == [[8, 8]]
     outputs = infer_all(server, [rows(3), rows(3), rows(2)])
     assert [output.tolist() for output in outputs] == [[[8, 3]] * 3, [[8, 3]] * 3, [[8, 3]] * 2]
 
 
-def test_delay(model, serve):
+def test_delay(model, deploy):
     """A request that waits alone is executed when its delay is over."""
     model("counts", COUNTS, more="max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 1000 }")
-    server = serve()
+    server = deploy()
     assert infer_all(server, [rows(3)])[0].tolist() == [[3, 1]] * 3
 
 
-def test_shapes_are_not_mixed(model, serve):
+def test_shapes_are_not_mixed(model, deploy):
     """Requests of different shapes never share a batch, however long they waited together."""
     model("counts", COUNTS, more="max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 200000 }")
-    server = serve()
+    server = deploy()
     for output in infer_all(server, [rows(1, 2), rows(1, 3), rows(1, 4), rows(1, 5)]):
         assert output.tolist() == [[1, 1]]
 
 
-def test_without_dynamic_batching(model, serve):
+def test_without_dynamic_batching(model, deploy):
     """Without dynamic batching every request is executed alone, for every max_batch_size."""
     model("counts", COUNTS, more="max_batch_size: 8")
-    server = serve()
+    server = deploy()
     for output in infer_all(server, [rows(2)] * 8):
         assert output.tolist() == [[2, 1]] * 2
 
 
-def test_full_queue(model, serve):
+def test_full_queue(model, deploy):
     """Requests beyond max_queue_size are refused at once; admitted ones are answered."""
     more = "max_batch_size: 1 dynamic_batching { default_queue_policy { max_queue_size: 2 } }"
     folder = model("gated", GATED, more=more)
-    server = serve()
+    server = deploy()
     count, admitted_max = 12, 2 + 2  # those that wait, and those that are with the instance
     with ThreadPoolExecutor(count) as clients:
         pending = [clients.submit(server.request, *infer_gated(number)) for number in range(count)]

@@ -218,10 +218,10 @@ def answers(server, model="patient"):
 
 
 class TestRunning:
-    def test_client_leaves(self, model, serve, wait_until):
+    def test_client_leaves(self, model, deploy, wait_until):
         """A running request, and its sender, see the cancellation; the next request is not affected."""
         folder = model("patient", PATIENT)
-        server = serve()
+        server = deploy()
         for number in range(1, 4):
             connection = send(server, "patient", [number])
             wait_until(lambda number=number: number in numbers_in(folder / "begun"))
@@ -231,13 +231,13 @@ class TestRunning:
         assert numbers_in(folder / "cancelled") == [1, 2, 3]
         assert numbers_in(folder / "cancelled_before") == []
 
-    def test_client_of_another_request_of_the_batch_stays(self, model, serve, wait_until):
+    def test_client_of_another_request_of_the_batch_stays(self, model, deploy, wait_until):
         """Of a batch only those are cancelled whose clients leave."""
         folder = model(
             "gated", GATED, more="max_batch_size: 4 dynamic_batching { preferred_batch_size: [ 4 ] "
             "max_queue_delay_microseconds: 600000000 }",
         )  # fmt: skip
-        server = serve()
+        server = deploy()
         connections = [send(server, "gated", [[number]]) for number in range(4)]
         wait_until(lambda: len(numbers_in(folder / "executed")) == 4)
         connections[1].close()
@@ -248,29 +248,29 @@ class TestRunning:
         assert sorted(numbers_in(folder / "cancelled")) == [1, 3]
 
     @pytest.mark.parametrize("decoupled", [False, True])
-    def test_after_execute_has_returned(self, model, serve, wait_until, decoupled):
+    def test_after_execute_has_returned(self, model, deploy, wait_until, decoupled):
         """A sender that answers later learns it, too."""
         folder = model("late", LATE, more=DECOUPLED if decoupled else "")
-        server = serve()
+        server = deploy()
         connection = post(server, "late/generate_stream", {"IN": 1})
         wait_until((folder / "begun").exists)
         connection.close()
         wait_until((folder / "cancelled").exists)
 
-    def test_coroutine(self, model, serve, wait_until):
+    def test_coroutine(self, model, deploy, wait_until):
         """A coroutine in the background sees the cancellation as well."""
         folder = model("coroutines", COROUTINES, more=DECOUPLED)
-        server = serve()
+        server = deploy()
         connection = post(server, "coroutines/generate_stream", {"IN": 1})
         wait_until((folder / "begun").exists)
         connection.close()
         wait_until((folder / "cancelled").exists)
 
-    def test_nobody_else_is_cancelled(self, model, serve, wait_until):
+    def test_nobody_else_is_cancelled(self, model, deploy, wait_until):
         """Thousands of later requests are not cancelled, although they share flags with the cancelled one."""
         folder = model("patient", PATIENT)
         model("caller", CALLER)
-        server = serve()
+        server = deploy()
         connection = send(server, "patient", [1])
         wait_until((folder / "begun").exists)
         connection.close()
@@ -295,10 +295,10 @@ class TestRunning:
 
 
 class TestQueued:
-    def test_clients_leave(self, model, serve, wait_until):
+    def test_clients_leave(self, model, deploy, wait_until):
         """An abandoned request that has not begun is never executed; those beside it are."""
         folder = model("gated", GATED, more="max_batch_size: 8 dynamic_batching { }")
-        server = serve()
+        server = deploy()
         first = send(server, "gated", [[1]])
         wait_until(lambda: numbers_in(folder / "executed") == [1])
         waiting = []
@@ -314,10 +314,10 @@ class TestQueued:
         assert numbers_in(folder / "executed") == [1, 3, 5, 7]
         assert numbers_in(folder / "cancelled") == []
 
-    def test_posted_ahead(self, model, serve, wait_until):
+    def test_posted_ahead(self, model, deploy, wait_until):
         """An abandoned request that was posted to the stub already is executed, and is cancelled from the beginning."""
         folder = model("gated", GATED)
-        server = serve()
+        server = deploy()
         first = send(server, "gated", [1])
         wait_until(lambda: numbers_in(folder / "executed") == [1])
         second = send(server, "gated", [2])
@@ -332,23 +332,23 @@ class TestQueued:
 
 class TestCalls:
     @pytest.mark.parametrize("how", ["exec", "iterator", "thread", "coroutine"])
-    def test_client_of_the_caller_leaves(self, model, serve, wait_until, how):
+    def test_client_of_the_caller_leaves(self, model, deploy, wait_until, how):
         """A call that a cancelled request waits for is cancelled with it."""
         folder = model("patient", PATIENT)
         model("caller", CALLER)
-        server = serve()
+        server = deploy()
         connection = call(server, "caller", "patient", how)
         wait_until((folder / "begun").exists)
         connection.close()
         wait_until((folder / "cancelled").exists)
         assert answers(server)
 
-    def test_of_a_chain(self, model, serve, wait_until):
+    def test_of_a_chain(self, model, deploy, wait_until):
         """A cancellation reaches the end of a chain of calls."""
         folder = model("patient", PATIENT)
         for name in ("a", "b", "c"):
             model(name, CALLER)
-        server = serve()
+        server = deploy()
         connection = call(server, "a", "b c patient")
         wait_until((folder / "begun").exists)
         connection.close()
@@ -356,28 +356,28 @@ class TestCalls:
         assert answers(server)
 
     @pytest.mark.parametrize(("how", "answer"), [("cancel_the_iterator", 5), ("cancel_the_task", 6)])
-    def test_by_the_caller(self, model, serve, wait_until, how, answer):
+    def test_by_the_caller(self, model, deploy, wait_until, how, answer):
         """A caller may cancel its call, and goes on at once; the callee can see it."""
         folder = model("patient", PATIENT)
         model("caller", CALLER)
-        server = serve()
+        server = deploy()
         assert receive(call(server, "caller", "patient", how)) == [answer]
         wait_until((folder / "cancelled").exists)
         assert answers(server)
 
-    def test_by_the_caller_while_they_queue(self, model, serve):
+    def test_by_the_caller_while_they_queue(self, model, deploy):
         """Calls that have not begun never do."""
         folder = model("gated", GATED, more="max_batch_size: 1 dynamic_batching { }")
         model("caller", CALLER.replace("inputs=request.inputs()", 'inputs=[pb_utils.Tensor("IN", np.array([[1]]))]'))
-        server = serve()
+        server = deploy()
         assert receive(call(server, "caller", "gated", "cancel_what_queues")) == [7]
         assert numbers_in(folder / "executed") == [1]
 
-    def test_caller_dies(self, model, serve, wait_until):
+    def test_caller_dies(self, model, deploy, wait_until):
         """The callee of a stub that died sees the cancellation."""
         folder = model("patient", PATIENT)
         model("caller", CALLER)
-        server = serve()
+        server = deploy()
         with ThreadPoolExecutor() as clients:
             lost = clients.submit(server.refusal, "caller", {"IN": np.array([1])}, parameters={"path": "patient"})
             wait_until((folder / "begun").exists)

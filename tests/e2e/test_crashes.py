@@ -81,10 +81,10 @@ def model_is_ready(server, name="mortal"):
     ("act", "cause"),
     [("segfault", "killed by SIGSEGV"), ("abort", "killed by SIGABRT"), ("exit", "exited with code 3")],
 )
-def test_death_by_its_own_hand(model, serve, act, cause):
+def test_death_by_its_own_hand(model, deploy, act, cause):
     """The request that was running fails with the cause; the next one waits for the new stub and is answered."""
     model("mortal", MORTAL)
-    server = serve()
+    server = deploy()
     old = server.stub("mortal_0")
     assert server.refusal("mortal", INPUT, request_id=act) == (500, lost("mortal_0", cause))
     assert works(server)
@@ -94,19 +94,19 @@ def test_death_by_its_own_hand(model, serve, act, cause):
     assert "mortal_0: restarts in 0 s" in server.log
 
 
-def test_trace_of_a_segfault_is_in_the_log(model, serve, wait_until):
+def test_trace_of_a_segfault_is_in_the_log(model, deploy, wait_until):
     """Where in the model a stub crashed is in the log."""
     model("mortal", MORTAL)
-    server = serve()
+    server = deploy()
     server.refusal("mortal", INPUT, request_id="segfault")
     wait_until(lambda: "mortal_0: Fatal Python error: Segmentation fault" in server.log)
     wait_until(lambda: "in do_segfault" in server.log)
 
 
-def test_killed_while_idle(model, serve, wait_until):
+def test_killed_while_idle(model, deploy, wait_until):
     """A stub that is killed while it has nothing to do is started again, and no request notices."""
     model("mortal", MORTAL)
-    server = serve()
+    server = deploy()
     old = server.stub("mortal_0")
     os.kill(old.pid, signal.SIGKILL)
     wait_until(lambda: server.stubs("mortal_0") and server.stubs("mortal_0") != [old])
@@ -114,10 +114,10 @@ def test_killed_while_idle(model, serve, wait_until):
     assert row_of(server)["state"] == "READY"
 
 
-def test_killed_while_running(model, serve, wait_until):
+def test_killed_while_running(model, deploy, wait_until):
     """A stub that is killed while it runs a request fails that one at once, and no other."""
     folder = model("mortal", MORTAL)
-    server = serve()
+    server = deploy()
     with ThreadPoolExecutor() as clients:
         running = clients.submit(server.refusal, "mortal", INPUT, request_id="wait")
         wait_until((folder / "waiting_mortal_0").exists)
@@ -148,10 +148,10 @@ def test_readiness_while_restarting(model, serve, wait_until):
     assert server.is_ready()
 
 
-def test_one_of_two_instances(model, serve, wait_until):
+def test_one_of_two_instances(model, deploy, wait_until):
     """Of two instances one dies and stays away; the model is ready and the other one serves."""
     folder = model("mortal", MORTAL, more="instance_group { count: 2 kind: KIND_CPU }")
-    server = serve()
+    server = deploy()
     os.mkfifo(folder / "gate")
     names = ("mortal_0_0", "mortal_0_1")
     with ThreadPoolExecutor() as clients:
@@ -189,10 +189,10 @@ def test_given_up(model, serve, wait_until):
     assert works(server, "other")
 
 
-def test_given_up_with_requests_waiting(model, serve, wait_until):
+def test_given_up_with_requests_waiting(model, deploy, wait_until):
     """Requests that wait for a stub which is given up are answered, and told so."""
     folder = model("mortal", MORTAL)
-    server = serve()
+    server = deploy()
     for _ in range(4):
         server.refusal("mortal", INPUT, request_id="exit")
     with ThreadPoolExecutor() as clients:
@@ -234,10 +234,10 @@ def test_broken_after_its_death(model, serve, wait_until):
     assert 'pyruntime_instances{model="mortal",state="ready",version="1"} 1' in text
 
 
-def test_killed_under_load(model, serve, wait_until):
+def test_killed_under_load(model, deploy, wait_until):
     """Every request is answered once, rightly or with the cause of the death, and none is executed twice."""
     folder = model("mortal", MORTAL, more="instance_group { count: 2 kind: KIND_CPU }")
-    server = serve()
+    server = deploy()
     clients, lock, enough = 4, threading.Lock(), threading.Event()
     results = {}
 

@@ -58,10 +58,10 @@ def do(fault):
     return {"IN": np.array([[fault]], np.int32)}
 
 
-def test_both_protocols(custom, serve):
+def test_both_protocols(custom, deploy):
     """A library answers clients of HTTP, binary and JSON, and of gRPC."""
     custom("add_sub", "add_sub.c", ADD_SUB)
-    server = serve()
+    server = deploy()
     arrays = {"INPUT0": np.array([[1, 2]], np.int32), "INPUT1": np.array([[10, 20]], np.int32)}
     for binary in (True, False):
         result = server.infer("add_sub", arrays, binary=binary)
@@ -76,11 +76,11 @@ def test_both_protocols(custom, serve):
         assert client.get_model_metadata("add_sub")["platform"] == "custom"
 
 
-def test_batches(custom, serve, wait_until):
+def test_batches(custom, deploy, wait_until):
     """Requests that are batched are payloads of one call."""
     batching = "dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 60000000 }"
     custom("add_sub", "add_sub.c", ADD_SUB + batching)
-    server = serve()
+    server = deploy()
 
     def add(value):
         arrays = {"INPUT0": np.array([[value]], np.int32), "INPUT1": np.array([[1]], np.int32)}
@@ -91,10 +91,10 @@ def test_batches(custom, serve, wait_until):
     wait_until(lambda: "add_sub executes 4 payloads" in server.log)
 
 
-def test_large_and_odd(custom, serve):
+def test_large_and_odd(custom, deploy):
     """A library of version 2 reads large tensors, and BYTES, where they are."""
     custom("identity", "identity.c", IDENTITY)
-    server = serve()
+    server = deploy()
     large = np.random.default_rng(1).random(4 << 20, np.float32)
     texts = np.array([b"", bytes(range(256)) * 1000], object)
     for _ in range(3):
@@ -118,10 +118,10 @@ def test_what_it_is_told(custom, serve, tmp_path):
     assert len(server.stubs("parameters_0_0")) == len(server.stubs("parameters_0_1")) == 1
 
 
-def test_errors(custom, serve):
+def test_errors(custom, deploy):
     """The client gets the library's error, as INTERNAL."""
     custom("faulty", "faulty.c", FAULTY)
-    server = serve()
+    server = deploy()
     payload_error = f"payload error for 'faulty_0_cpu': ({PAYLOAD_ERROR}) {WORDS}"
     assert server.refusal("faulty", do(PAYLOAD_ERROR)) == (500, payload_error)
     assert server.refusal("faulty", do(EXECUTE_ERROR)) == (
@@ -160,11 +160,11 @@ def test_models_that_cannot_be_loaded(custom, serve):
     assert server.infer("good", do(NOTHING_WRONG)).as_numpy("OUT").tolist() == [[NOTHING_WRONG]]
 
 
-def test_crash(custom, serve):
+def test_crash(custom, deploy):
     """A library that crashes takes its own stub with it and nothing else; that is started again."""
     custom("faulty", "faulty.c", FAULTY)
     custom("bystander", "faulty.c", FAULTY)
-    server = serve()
+    server = deploy()
     crashed, bystander = server.stub("faulty_0"), server.stub("bystander_0")
     status, message = server.refusal("faulty", do(CRASH))
     assert (status, message.rpartition(": ")[2]) == (500, "killed by SIGSEGV")
@@ -195,10 +195,10 @@ def test_backend_of_the_same_name(custom, serve, tmp_path_factory):
 
 
 @pytest.mark.parametrize("strategy", ["oldest { max_candidate_sequences: 4 }", "direct { }"])
-def test_sequences(custom, serve, strategy):
+def test_sequences(custom, deploy, strategy):
     """The sequence scheduler gives a library its control inputs, and keeps sequences apart."""
     custom("accumulator", "accumulator.c", SEQUENCES.replace("STRATEGY", strategy))
-    server = serve()
+    server = deploy()
 
     def say(sequence, value, **options):
         arrays = {"INPUT": np.array([[value]], np.int32)}

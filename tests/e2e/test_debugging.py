@@ -310,10 +310,10 @@ def test_without_terminal(model, serve):
     assert infer(server, request_id="work") == [42]
 
 
-def test_breakpoint_without_debug(model, serve):
+def test_breakpoint_without_debug(model, deploy):
     """breakpoint() in a model that is not debugged fails the request, and says how it works."""
     model("stops", STOPS)
-    server = serve()
+    server = deploy()
     status, message = server.refusal("stops", INPUT)
     assert status == 500
     assert "breakpoint() needs a terminal: start the server with --debug and the name of this model" in message
@@ -340,10 +340,10 @@ def heading(server, instance):
 
 
 @pytest.mark.parametrize("how", ["wait", "spin", "c"])
-def test_stack_of_a_stub_that_is_stuck(model, serve, wait_until, how):
+def test_stack_of_a_stub_that_is_stuck(model, deploy, wait_until, how):
     """The stacks of a busy stub show where in the model it is, for every kind of work; idle stubs are shown, too."""
     model(ACTOR, ACTS, more="instance_group { count: 2 kind: KIND_CPU }")
-    server = serve()
+    server = deploy()
     with ThreadPoolExecutor() as clients:
         request = clients.submit(infer, server, ACTOR, request_id=how)
         stuck = wait_until(lambda: re.search(rf"({ACTOR}_0_[01]): acts: {how}", server.log)).group(1)
@@ -384,20 +384,20 @@ def test_stacks_of_several_servers(model, serve):
     assert all(heading(server, f"{ACTOR}_0") in output for server in servers)
 
 
-def test_stack_of_no_model(model, serve):
+def test_stack_of_no_model(model, deploy):
     """A model that is not served has no stacks, and those that are served are named."""
     model(ACTOR, ACTS)
-    serve()
+    deploy()
     status, output = stack(f"{ACTOR}_")
     assert status == 1
     assert output.startswith(f"Error: no stub of a model '{ACTOR}_' runs on this machine as user {os.getuid()}; ")
     assert ACTOR in output.partition("there are: ")[2].strip().split(", ")
 
 
-def test_stack_disturbs_nobody(model, serve):
+def test_stack_disturbs_nobody(model, deploy):
     """Requests are answered as usual while stacks are requested."""
     model(ACTOR, ACTS)
-    server = serve()
+    server = deploy()
     stub = server.stub(f"{ACTOR}_0")
     with ThreadPoolExecutor() as clients:
         asking = [clients.submit(stack, ACTOR) for _ in range(3)]
@@ -418,10 +418,10 @@ def test_stack_disturbs_nobody(model, serve):
         ("thread", "Segmentation fault", ["string_at", "act", "run", "act", "execute"]),
     ],
 )
-def test_stack_of_a_crash(model, serve, wait_until, how, error, frames):
+def test_stack_of_a_crash(model, deploy, wait_until, how, error, frames):
     """Where in the model each thread was when its process crashed is in the log."""
     model("actor", ACTS)
-    server = serve()
+    server = deploy()
     assert server.refusal("actor", INPUT, request_id=how)[0] == 500
     wait_until(lambda: "actor_0: restarts" in server.log)
     dump = server.log.partition(f"actor_0: Fatal Python error: {error}")[2]

@@ -91,10 +91,10 @@ class TestUnary:
             assert result.as_numpy("UPPER").tolist() == [b"STONE", b"STRASSE"]
 
     @pytest.mark.parametrize("size", [0, 1, 7, 8191, 8192, 20_000, 3_000_000])
-    def test_sizes(self, model, serve, size):
+    def test_sizes(self, model, deploy, size):
         """Of nothing, in one frame, in many, beside or in the model's memory."""
         model("echo", ECHO)
-        with closing(serve().grpc()) as client:
+        with closing(deploy().grpc()) as client:
             array = np.random.default_rng(size).integers(0, 1 << 40, size)
             for _ in range(2):
                 result = client.infer("echo", [to_input("IN", array)], request_id="a")
@@ -189,9 +189,9 @@ class TestUnary:
 
 
 class TestStream:
-    def test_one_response_each_in_order(self, model, serve):
+    def test_one_response_each_in_order(self, model, deploy):
         model("echo", ECHO)
-        with streaming(serve()) as (client, following):
+        with streaming(deploy()) as (client, following):
             for number in range(100):
                 client.async_stream_infer("echo", numbers(number), request_id=str(number))
             for number in range(100):
@@ -201,10 +201,10 @@ class TestStream:
                 assert result.as_numpy("OUT").tolist() == [number]
                 assert result.get_response().parameters["triton_final_response"].bool_param
 
-    def test_many_responses(self, model, serve):
+    def test_many_responses(self, model, deploy):
         """The end is a response of its own only if the client requests that."""
         model("count", COUNT, more=DECOUPLED)
-        with streaming(serve()) as (client, following):
+        with streaming(deploy()) as (client, following):
             client.async_stream_infer("count", numbers(200), enable_empty_final_response=True)
             for number in range(200):
                 result, error = following()
@@ -218,19 +218,19 @@ class TestStream:
             client.async_stream_infer("count", numbers(1), request_id="next")
             assert following()[0].get_response().id == "next"
 
-    def test_errors_are_part_of_the_stream(self, model, serve):
+    def test_errors_are_part_of_the_stream(self, model, deploy):
         """Which goes on."""
         model("echo", ECHO)
-        with streaming(serve()) as (client, following):
+        with streaming(deploy()) as (client, following):
             client.async_stream_infer("nobody", numbers(1), request_id="1")
             client.async_stream_infer("echo", numbers(1, 2), request_id="2")
             _, error = following()
             assert "Request for unknown model: 'nobody' is not found" in error.message()
             assert following()[0].as_numpy("OUT").tolist() == [1, 2]
 
-    def test_errors_end_the_stream_if_wanted(self, model, serve):
+    def test_errors_end_the_stream_if_wanted(self, model, deploy):
         model("echo", ECHO)
-        with streaming(serve(), headers={"triton_grpc_error": "true"}) as (client, following):
+        with streaming(deploy(), headers={"triton_grpc_error": "true"}) as (client, following):
             client.async_stream_infer("nobody", numbers(1))
             _, error = following()
             assert error.status() == "StatusCode.NOT_FOUND"

@@ -126,10 +126,10 @@ def load_on(infer) -> Iterator[list[object]]:
 
 
 class TestPython:
-    def test_more_and_fewer(self, serve, model, wait_until):
+    def test_more_and_fewer(self, deploy, model, wait_until):
         """Under load, from one instance to three and back: no request fails, and the one that stays is left alone."""
         config = model("m", WHO, CONFIG, groups("count: 1")) / "config.pbtxt"
-        server = serve(*EXPLICIT)
+        server = deploy()
         first = instances(server)
         assert first.keys() == {"m_0_0"}
         with load_on(lambda: told(server)) as answers:
@@ -152,10 +152,10 @@ class TestPython:
         assert "failed" not in server.log
         assert "'m' version 1 has 2 new instances; 1 stay and 0 leave" in server.log
 
-    def test_metrics(self, serve, model, wait_until):
+    def test_metrics(self, deploy, model, wait_until):
         """The metrics are of the instances that there are."""
         config = model("m", WHO, CONFIG) / "config.pbtxt"
-        server = serve(*EXPLICIT)
+        server = deploy()
 
         def counts():
             text = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
@@ -168,10 +168,10 @@ class TestPython:
             load(server)
             assert counts() == (count, str(count))
 
-    def test_a_configuration_of_a_request(self, serve, model):
+    def test_a_configuration_of_a_request(self, deploy, model):
         """A load request may bring the groups, too."""
         model("m", WHO, CONFIG)
-        server = serve(*EXPLICIT)
+        server = deploy()
         before = instances(server)
         with closing(server.client()) as client:
             config = client.get_model_config("m")
@@ -179,10 +179,10 @@ class TestPython:
             client.load_model("m", config=json.dumps(config))
         assert instances(server) == {**before, "g_1": instances(server)["g_1"]}
 
-    def test_what_runs(self, serve, model, wait_until):
+    def test_what_runs(self, deploy, model, wait_until):
         """An instance that leaves answers what it has, and then ends; new requests do not wait for it."""
         folder = model("m", WHO, CONFIG, groups("count: 2"))
-        server = serve(*EXPLICIT)
+        server = deploy()
         with ThreadPoolExecutor(2) as pool:
             running = [pool.submit(told, server, -1) for _ in range(2)]
             wait_until(lambda: len(list(folder.glob(".at_gate_*"))) == 2)
@@ -199,10 +199,10 @@ class TestPython:
         wait_until(lambda: instances(server).keys() == {"m_0_0", "other_1", "m_1_0"})
         assert (folder / ".finalized_m_0_1").exists()
 
-    def test_a_new_instance_that_fails(self, serve, model):
+    def test_a_new_instance_that_fails(self, deploy, model):
         """All stays as it was, and the error and the index say why; the next load tries again."""
         folder = model("m", WHO, CONFIG)
-        server = serve(*EXPLICIT)
+        server = deploy()
         before = instances(server)
         (folder / "config.pbtxt").write_text(CONFIG + groups("count: 1 name: 'm'", "count: 2"))
         (folder / ".fails").touch()
@@ -217,10 +217,10 @@ class TestPython:
         assert instances(server).items() > before.items()
         assert index(server) == {"name": "m", "version": "1", "state": "READY"}
 
-    def test_one_that_is_down(self, serve, model, wait_until):
+    def test_one_that_is_down(self, deploy, model, wait_until):
         """An instance that is down stays, if it is wanted, and goes with what it was if not."""
         folder = model("m", WHO, CONFIG, groups("count: 2"))
-        server = serve(*EXPLICIT)
+        server = deploy()
         (folder / ".fails").touch()
         os.kill(server.stub("m_0_1").pid, signal.SIGKILL)
         wait_until(lambda: "m_0_1: restarts in 15 s" in server.log)
@@ -235,10 +235,10 @@ class TestPython:
         assert index(server) == {"name": "m", "version": "1", "state": "READY"}
         assert told(server)["instance"] == "m_0_0"
 
-    def test_another_change(self, serve, model):
+    def test_another_change(self, deploy, model):
         """Where anything else changes, everything is loaded again."""
         config = model("m", WHO, CONFIG) / "config.pbtxt"
-        server = serve(*EXPLICIT)
+        server = deploy()
         before = instances(server)
         config.write_text(CONFIG + groups("count: 2") + "version_policy { all { } }")
         load(server)
@@ -247,11 +247,11 @@ class TestPython:
         load(server)
         assert not instances(server).keys() & before.keys()
 
-    def test_threads(self, serve, model, wait_until):
+    def test_threads(self, deploy, model, wait_until):
         """A process of several threads is replaced if their number changes."""
         threads = 'parameters { key: "INSTANCE_MODE" value { string_value: "thread" } }\n'
         config = model("m", WHO, CONFIG, threads + groups("count: 2")) / "config.pbtxt"
-        server = serve(*EXPLICIT)
+        server = deploy()
         before = instances(server)["m_0_0"]
         with load_on(lambda: told(server)):
             config.write_text(CONFIG + threads + groups("count: 3"))
@@ -285,10 +285,10 @@ class TestPython:
 
 class TestSequences:
     @pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 4 }"])
-    def test_drain(self, serve, model, wait_until, strategy):
+    def test_drain(self, deploy, model, wait_until, strategy):
         """A sequence ends on the instance where it began; new ones go to those that stay."""
         config = model("m", SUM, CONFIG, SEQUENCES % strategy + groups("count: 2")) / "config.pbtxt"
-        server = serve(*EXPLICIT)
+        server = deploy()
         began = {id: told(server, id, sequence_id=id, sequence_start=True)["instance"] for id in (1, 2)}
         assert set(began.values()) == {"m_0_0", "m_0_1"}
         leaving = next(id for id, name in began.items() if name == "m_0_1")
@@ -304,10 +304,10 @@ class TestSequences:
         wait_until(lambda: instances(server).keys() == {"m_0_0"})
         assert told(server, 100, sequence_id=3 - leaving)["sum"] == 3 - leaving + 110
 
-    def test_one_of_the_same_name(self, serve, model, wait_until):
+    def test_one_of_the_same_name(self, deploy, model, wait_until):
         """An instance may begin while one of its name still leaves; each has its own sequences."""
         config = model("m", SUM, CONFIG, SEQUENCES % "" + groups("count: 2")) / "config.pbtxt"
-        server = serve(*EXPLICIT)
+        server = deploy()
         began = {told(server, id, sequence_id=id, sequence_start=True)["instance"]: id for id in (1, 2)}
         for count in (1, 2):
             config.write_text(CONFIG + SEQUENCES % "" + groups(f"count: {count}"))
@@ -321,10 +321,10 @@ class TestSequences:
         wait_until(lambda: leaving(server) == 0)
         assert told(server, 1, sequence_id=3) == {"sum": 31, "instance": "m_0_1"}
 
-    def test_dies_while_it_leaves(self, serve, model, wait_until):
+    def test_dies_while_it_leaves(self, deploy, model, wait_until):
         """Its sequences are lost, as with any other; it is not started again."""
         config = model("m", SUM, CONFIG, SEQUENCES % "" + groups("count: 2")) / "config.pbtxt"
-        server = serve(*EXPLICIT)
+        server = deploy()
         began = {told(server, id, sequence_id=id, sequence_start=True)["instance"]: id for id in (1, 2)}
         config.write_text(CONFIG + SEQUENCES % "" + groups("count: 1"))
         load(server)
@@ -347,10 +347,10 @@ class TestSequences:
         assert leaving(server) == 1
         server.stop()
 
-    def test_unload(self, serve, model, wait_until):
+    def test_unload(self, deploy, model, wait_until):
         """A sequence that goes on does not keep its instance when the model is unloaded."""
         config = model("m", SUM, CONFIG, SEQUENCES % "" + groups("count: 2")) / "config.pbtxt"
-        server = serve(*EXPLICIT)
+        server = deploy()
         for id in (1, 2):
             told(server, id, sequence_id=id, sequence_start=True)
         config.write_text(CONFIG + SEQUENCES % "" + groups("count: 1"))

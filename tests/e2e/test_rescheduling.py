@@ -298,10 +298,10 @@ class TestErrors:
 
 
 class TestMeanwhile:
-    def test_client_leaves(self, model, serve, wait_until):
+    def test_client_leaves(self, model, deploy, wait_until):
         """A cancelled request is not executed again."""
         folder = model("again", AGAIN, more=ITERATIVE)
-        server = serve()
+        server = deploy()
         document = {
             "inputs": [{"name": "IN", "shape": [1], "datatype": "INT64", "data": [1]}],
             "parameters": {"act": "until_cancelled"},
@@ -315,10 +315,10 @@ class TestMeanwhile:
             (folder / "begun").unlink()
             assert ask(server, [3, number], request_id="a") == [3, number]
 
-    def test_others_go_on(self, model, serve, wait_until):
+    def test_others_go_on(self, model, deploy, wait_until):
         """While one is executed again and again, others are answered."""
         folder = model("again", AGAIN, more=ITERATIVE)
-        server = serve()
+        server = deploy()
         with ThreadPoolExecutor() as clients:
             waiting = clients.submit(ask, server, [1, 2], "gate")
             wait_until((folder / "begun").exists)
@@ -341,19 +341,19 @@ class TestMeanwhile:
             assert waiting.result() == [1, 2]
         assert server.wait_exit() == 0
 
-    def test_death(self, model, serve):
+    def test_death(self, model, deploy):
         """A stub that dies fails the requests that it executes; the next stub begins anew."""
         model("again", AGAIN, more=ITERATIVE)
-        server = serve()
+        server = deploy()
         status, message = refusal(server, [1], "die")
         assert status == 500
         assert message.startswith("Stub process 'again_0' is not healthy. It was lost while it ran this request")
         assert ask(server, [3, 1], request_id="a") == [3, 1]
 
-    def test_death_while_it_queues(self, model, serve, wait_until):
+    def test_death_while_it_queues(self, model, deploy, wait_until):
         """Requests that wait to be executed again when the stub dies are executed by the next stub."""
         folder = model("again", AGAIN, more=ITERATIVE)
-        server = serve()
+        server = deploy()
         with ThreadPoolExecutor() as clients:
             waiting = [clients.submit(ask, server, [1, number], "gate") for number in range(6)]
             wait_until(lambda: (folder / "begun").exists() and (folder / "begun").stat().st_size > 20)

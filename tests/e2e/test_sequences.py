@@ -194,10 +194,10 @@ class TestSequence:
 
 
 class TestBatches:
-    def test_rows_are_slots(self, serve, model):
+    def test_rows_are_slots(self, deploy, model):
         """In the direct strategy each sequence keeps its row; for a model that reads READY other rows are padded."""
         model("m", ACCUMULATOR, CONFIG, batching(CONTROLS))
-        server = serve()
+        server = deploy()
         for id in (1, 2, 3):
             send(server, "m", id, id, start=True)
         rows = json.loads(told(server, "m", 2, 1)["seen"])
@@ -213,10 +213,10 @@ class TestBatches:
         assert [batch["batch_size"] for batch in statistics["batch_stats"]] == [1, 2, 3]
 
     @pytest.mark.parametrize("strategy", ["direct {}", "oldest { max_candidate_sequences: 4 }"])
-    def test_one_request_each(self, strategy, serve, model, wait_until):
+    def test_one_request_each(self, strategy, deploy, model, wait_until):
         """Waiting requests of several sequences are executed together, but never two requests of one."""
         folder = model("m", ACCUMULATOR, CONFIG, batching(strategy))
-        server = serve()
+        server = deploy()
         with ThreadPoolExecutor(8) as pool:
             held = pool.submit(told, server, "m", 1, -1, start=True)
             wait_until((folder / "running").exists)
@@ -230,21 +230,21 @@ class TestBatches:
         assert [sorted(batch) for batch in batches[:3]] == [[1, 2, 3]] * 3
         assert [sorted(batch) for batch in batches[3:]] == [[2, 3]] * 2
 
-    def test_delay(self, serve, model):
+    def test_delay(self, deploy, model):
         """A batch waits for the delay until enough slots have a request; the delay here exceeds the test's time."""
         direct = "direct { max_queue_delay_microseconds: 100000000 minimum_slot_utilization: 0.5 }"
         model("m", ACCUMULATOR, CONFIG, batching(direct))
-        server = serve()
+        server = deploy()
         with ThreadPoolExecutor(2) as pool:
             both = list(pool.map(lambda id: ids(told(server, "m", id, id, start=True)), (1, 2)))
         assert [sorted(batch) for batch in both] == [[1, 2]] * 2
 
 
 class TestSlots:
-    def test_backlog(self, serve, model, wait_until):
+    def test_backlog(self, deploy, model, wait_until):
         """A sequence without a slot waits, with all its requests, until another one has ended."""
         model("m", ACCUMULATOR, ONE_SLOT, batching(""))
-        server = serve()
+        server = deploy()
         assert send(server, "m", 1, 5, start=True) == 5
         with ThreadPoolExecutor(3) as pool:
             first = pool.submit(send, server, "m", 2, 10, start=True)
@@ -257,10 +257,10 @@ class TestSlots:
             assert send(server, "m", 1, 7, end=True) == 18
             assert (first.result(), second.result()) == (10, 30)
 
-    def test_instance(self, serve, model):
+    def test_instance(self, deploy, model):
         """All requests of a sequence go to the instance that has its slot; sequences are spread over instances."""
         model("m", ACCUMULATOR, CONFIG, batching("") + "instance_group { kind: KIND_CPU count: 2 }")
-        server = serve()
+        server = deploy()
         homes = {id: told(server, "m", id, id, start=True)["instance"] for id in (1, 2, 3, 4)}
         assert sorted(homes.values()) == ["m_0_0", "m_0_0", "m_0_1", "m_0_1"]
         for _ in range(3):
@@ -268,30 +268,30 @@ class TestSlots:
                 assert told(server, "m", id, 1)["instance"] == home
         assert [send(server, "m", id, 0, end=True) for id in homes] == [4, 5, 6, 7]
 
-    def test_idle(self, serve, model):
+    def test_idle(self, deploy, model):
         """A sequence that is idle for too long is over, and its slot is free."""
         model("m", ACCUMULATOR, ONE_SLOT, "sequence_batching { max_sequence_idle_microseconds: 200000 }")
-        server = serve()
+        server = deploy()
         assert send(server, "m", 1, 5, start=True) == 5
         # It has the only slot: this waits for it.
         assert send(server, "m", 2, 6, start=True) == 6
         assert refusal(server, "m", 1, 7) == (400, f"inference request for sequence 1 to model 'm' {START_MISSING}")
 
-    def test_timeout(self, serve, model):
+    def test_timeout(self, deploy, model):
         """In the backlog a client's timeout ends its sequence."""
         model("m", ACCUMULATOR, ONE_SLOT, batching(""))
-        server = serve()
+        server = deploy()
         assert send(server, "m", 1, 5, start=True) == 5
         expired = (503, "timeout of the corresponding sequence has been expired")
         assert refusal(server, "m", 2, 6, sequence_start=True, timeout=1000) == expired
         assert refusal(server, "m", 2, 7)[0] == 400
         assert send(server, "m", 1, 5, end=True) == 10
 
-    def test_limits_of_the_backlog(self, serve, model, wait_until):
+    def test_limits_of_the_backlog(self, deploy, model, wait_until):
         """The configuration may say how many sequences wait for a slot, and for how long."""
         limits = {"SEQUENCE_BACKLOG_MAX_SIZE": 1, "SEQUENCE_BACKLOG_TIMEOUT_MICROSECONDS": 2_000_000}
         model("m", ACCUMULATOR, ONE_SLOT, batching("") + parameters(**limits))
-        server = serve()
+        server = deploy()
         assert send(server, "m", 1, 5, start=True) == 5
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(refusal, server, "m", 2, 6, sequence_start=True)
@@ -300,10 +300,10 @@ class TestSlots:
             assert waiting.result() == (503, "timeout of the corresponding sequence has been expired")
         assert send(server, "m", 1, 5, end=True) == 10
 
-    def test_death(self, serve, model):
+    def test_death(self, deploy, model):
         """The sequences of an instance that has died have to be started again."""
         model("m", ACCUMULATOR, CONFIG, batching(""))
-        server = serve()
+        server = deploy()
         assert send(server, "m", 1, 5, start=True) == 5
         assert send(server, "m", 2, 5, start=True) == 5
         assert refusal(server, "m", 1, -2)[0] == 500
@@ -347,10 +347,10 @@ class TestGrpc:
             client.stop_stream()
         assert sums == [5, 11] * 20
 
-    def test_cancel(self, serve, model, wait_until):
+    def test_cancel(self, deploy, model, wait_until):
         """Cancelling a waiting request cancels all waiting requests of its sequence, and ends the sequence."""
         folder = model("m", ACCUMULATOR, ONE_SLOT, batching(""))
-        server = serve()
+        server = deploy()
         answers = queue.Queue()
         with closing(server.grpc()) as client, ThreadPoolExecutor(1) as pool:
             held = pool.submit(send, server, "m", 1, -1, start=True)
@@ -397,21 +397,21 @@ def dropped(folder):
 
 class TestAbandoned:
     @pytest.mark.parametrize("prefix", ["", "async "])
-    def test_idle(self, serve, model, wait_until, prefix):
+    def test_idle(self, deploy, model, wait_until, prefix):
         """A model is told of a sequence that is idle for too long, and not of one that ends by END."""
         drops = DROPS.replace("PREFIX", prefix)
         folder = model("m", ACCUMULATOR + drops, CONFIG, "sequence_batching { max_sequence_idle_microseconds: 200000 }")
-        server = serve()
+        server = deploy()
         assert send(server, "m", 1, 5, start=True) == 5
         assert send(server, "m", 2, 5, start=True, end=True) == 5
         wait_until(lambda: dropped(folder))
         assert dropped(folder) == "[1]\n"
         assert send(server, "m", 1, 5, start=True, end=True) == 5
 
-    def test_stream_client_leaves(self, serve, model, wait_until):
+    def test_stream_client_leaves(self, deploy, model, wait_until):
         """A model is told of a sequence whose client leaves while a request waits, and after the one that runs."""
         folder = model("m", ACCUMULATOR + DROPS.replace("PREFIX", ""), CONFIG, batching(""))
-        server = serve()
+        server = deploy()
         assert send(server, "m", 1, 5, start=True) == 5
         client = server.grpc()
         client.start_stream(lambda result, error: None)
@@ -428,11 +428,11 @@ class TestAbandoned:
         assert dropped(folder) == "[1]\n"
         assert refusal(server, "m", 1, 7)[0] == 400
 
-    def test_exception(self, serve, model, wait_until):
+    def test_exception(self, deploy, model, wait_until):
         """An exception of the method is logged, and requests go on."""
         drops = "\n    def drop_sequences(self, correlation_ids):\n        raise ValueError(correlation_ids)\n"
         model("m", ACCUMULATOR + drops, CONFIG, "sequence_batching { max_sequence_idle_microseconds: 200000 }")
-        server = serve()
+        server = deploy()
         assert send(server, "m", 1, 5, start=True) == 5
         wait_until(lambda: "ValueError: [1]" in server.log)
         assert send(server, "m", 1, 6, start=True, end=True) == 6
@@ -489,22 +489,22 @@ class TritonPythonModel:
 
 
 class TestKindsOfModels:
-    def test_called_by_a_model(self, serve, model):
+    def test_called_by_a_model(self, deploy, model):
         """A model may begin a sequence of another one."""
         model("direct", ACCUMULATOR, CONFIG, batching(CONTROLS))
         model("caller", CALLER, CONFIG)
-        server = serve()
+        server = deploy()
         assert send(server, "caller", 0, 7) == 21
         assert refusal(server, "direct", 9, 1)[0] == 400
 
     @pytest.mark.parametrize("controls", ["", CONTROLS])
-    def test_decoupled(self, serve, model, controls):
+    def test_decoupled(self, deploy, model, controls):
         """A request may have any number of responses, and the next one of the sequence follows.
 
         Responses to padding are dropped.
         """
         model("m", DECOUPLED, CONFIG, batching(controls) + "model_transaction_policy { decoupled: true }")
-        server = serve()
+        server = deploy()
         answers = queue.Queue()
         with closing(server.grpc()) as client:
             client.start_stream(lambda result, error: answers.put((result, error)))
@@ -522,11 +522,11 @@ class TestKindsOfModels:
         first = statistics["response_stats"]["0"]
         assert (first["success"]["count"], first["empty_response"]["count"]) == (3, 1)
 
-    def test_iterative(self, serve, model):
+    def test_iterative(self, deploy, model):
         """A request that its model reschedules is a sequence of its own, with control inputs if the model has some."""
         start = '{ name: "START" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] }'
         model("m", AGAIN, ONE_SLOT, batching(f"iterative_sequence: true control_input [ {start} ]"))
-        server = serve()
+        server = deploy()
         for times in (3, 1, 2):
             result = server.infer("m", {"IN": np.full((1, 1), times, np.int32)})
             assert json.loads(result.get_response()["parameters"]["starts"]) == [1, 0, 0][:times]

@@ -176,10 +176,10 @@ class TestState:
 
 class TestTogether:
     @pytest.mark.parametrize("strategy", ["direct {}", "oldest { max_candidate_sequences: 4 }"])
-    def test_one_batch(self, strategy, serve, model, wait_until):
+    def test_one_batch(self, strategy, deploy, model, wait_until):
         """The requests of two sequences are executed together, and each has the state of its own."""
         folder = model("m", ACCUMULATOR, CONFIG, batching(SUM, more=strategy))
-        server = serve()
+        server = deploy()
         assert ask(server, "m", 1, 10, start=True) == [10]
         assert ask(server, "m", 2, 20, start=True) == [20]
         with ThreadPoolExecutor(3) as pool:
@@ -319,11 +319,11 @@ class TritonPythonModel:
 
 
 class TestDecoupled:
-    def test_last_response(self, serve, model):
+    def test_last_response(self, deploy, model):
         """The state is that of the latest response; the next request waits for the end of the one before it."""
         more = batching(SUM) + "model_transaction_policy { decoupled: true }"
         model("m", LATER, CONFIG, more)
-        server = serve()
+        server = deploy()
         answers = queue.Queue()
         with closing(server.grpc()) as client:
             client.start_stream(lambda result, error: answers.put((result, error)))
@@ -359,20 +359,20 @@ class TritonPythonModel:
 
 
 class TestKindsOfModels:
-    def test_called_by_a_model(self, serve, model):
+    def test_called_by_a_model(self, deploy, model):
         """The states of a sequence that another model begins are kept like any other."""
         model("m", ACCUMULATOR, CONFIG, batching(SUM))
         model("caller", CALLER, CONFIG)
-        server = serve()
+        server = deploy()
         for value in (5, 6):
             result = server.infer("caller", {"IN": np.full((1, 1), value, np.int32)})
             assert result.as_numpy("OUT").tolist() == [[3 * value]]
 
-    def test_threads(self, serve, model):
+    def test_threads(self, deploy, model):
         """Instances that are threads of one process have the states of its sequences in common."""
         threads = parameters(INSTANCE_MODE="thread") + "instance_group { kind: KIND_CPU count: 3 }"
         model("m", ACCUMULATOR, CONFIG, batching(SUM) + threads)
-        server = serve()
+        server = deploy()
         ids = range(1, 5)
         with ThreadPoolExecutor(4) as pool:
             for index in range(10):

@@ -363,7 +363,7 @@ class TestRefusals:
             transport = server.connect()
             transport.feed(stream[:cut])
             transport.feed(stream[cut:] + get("/v2/health/live"))
-            assert transport.statuses() == [200]
+            assert transport.statuses() == [200], transport.responses()
             assert transport.responses()[0][1]["connection"] == "close"
             assert transport.closed
         assert server.is_idle()

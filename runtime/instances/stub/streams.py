@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.observe.statistics import ModelStatistics, reason_of
-from pyruntime.runtime.requests.types import InferResponse
+from pyruntime.runtime.requests.types import InferResponse, keep_open
 from pyruntime.utils.errors import Code, InferenceError, PeerError
 
 Outcome = InferResponse | InferenceError
@@ -117,6 +117,8 @@ class Streams:
         elif self._decoupled:
             stream.job.respond(outcome, False)
         else:
+            if isinstance(outcome, InferResponse):
+                keep_open(outcome)  # the stub may die before its request ends
             stream.kept = outcome
         if self._decoupled:
             self._count(stream, outcome, came_ns)

@@ -8,6 +8,7 @@ Every request fails the test if it is answered after its last response, or if it
 import contextlib
 import time
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -402,6 +403,20 @@ class TestSenders:
         assert bench.connection.released[2:] == [(128, 8)]
         again.response.release()
         assert bench.connection.released[3:] == [(64, 8)]
+
+    def test_kept_of_a_stub_that_dies(self, bench):
+        """The memory of a response that is kept stays open until its release, although its stub has ended."""
+        request = bench.post()
+        request.job.takes_first = True
+        bench.respond(1, response(64), False)
+        region, holder = bench.connection.responses, Mock()
+        region.holders.add(holder)
+        region.close()  # as the connection does at its end
+        bench.batches.died(KILLED, restarts=True)
+        assert not holder.revoke.called
+        request.response.release()
+        holder.revoke.assert_called_once_with(region)
+        bench.connection.responses = create_region("responses of a test")
 
     def test_kept_and_then_execute_fails(self, bench):
         """A batch that fails fails for all that were not answered to the end."""

@@ -372,6 +372,28 @@ class _GpuStatistics(ModelStatistics):
         self.compute_infer_ns += infer_ns
         self.compute_output_ns += output_ns
 
+    def executed(
+        self,
+        count: int,
+        rows: int,
+        queue_ns: int,
+        total_ns: int,
+        batch_size: int,
+        input_ns: int,
+        infer_ns: int,
+        output_ns: int,
+        now_ms: int,
+    ) -> None:
+        self._whole.executed(count, rows, queue_ns, total_ns, batch_size, input_ns, infer_ns, output_ns, now_ms)
+        self.success_count += count
+        self.success_ns += total_ns
+        self.inference_count += rows
+        self.execution_count += 1
+        self.queue_ns += queue_ns
+        self.compute_input_ns += count * input_ns
+        self.compute_infer_ns += count * infer_ns
+        self.compute_output_ns += count * output_ns
+
     def counted(self, count: int, rows: int, sums: Sequence[int], now_ms: int) -> None:
         self._whole.counted(count, rows, sums, now_ms)
         queue_ns, input_ns, infer_ns, output_ns, total_ns, *_ = sums

@@ -222,3 +222,25 @@ def test_parts_of_gpus():
     assert whole.response(0).success_count == 1
     assert (whole.failure_count, part.failure_count) == (1, 0)
     assert whole.elsewhere.success_count == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("success", (2, 3, 4, 5, 6, 7)),
+        ("executed", (3, 6, 10, 20, 8, 4, 5, 6, 99)),
+        ("counted", (3, 2, range(1, 9), 99)),
+        ("execution", (4, 1, 2, 3, 99, 5)),
+    ],
+)
+def test_executions_on_gpus(method, arguments):
+    """The whole counts what an instance on a GPU does as if there were no parts, and nothing of it is elsewhere."""
+    whole, expected = ModelStatistics(), ModelStatistics()
+    part = whole.on_gpu("GPU-a")
+    getattr(part, method)(*arguments)
+    getattr(expected, method)(*arguments)
+    assert whole.as_dict("m", 1) == expected.as_dict("m", 1)
+    assert part.as_dict("m", 1)["inference_stats"] == expected.as_dict("m", 1)["inference_stats"]
+    assert (part.inference_count, part.execution_count) == (expected.inference_count, expected.execution_count)
+    rest = whole.elsewhere
+    assert {rest.success_count, rest.inference_count, rest.execution_count, rest.queue_ns} == {0}

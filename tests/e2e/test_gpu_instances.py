@@ -205,6 +205,7 @@ def test_metrics(server):
     text = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
     assert 'nv_inference_exec_count{gpu_uuid="GPU-b",model="threads",version="1"}' in text
     assert 'nv_inference_exec_count{model="threads",version="1"} 0' in text
+    assert 'nv_inference_request_success{model="threads",version="1"} 0' in text
     assert 'nv_inference_exec_count{gpu_uuid="MIG-c",model="default",version="1"} 0' in text
     assert 'nv_inference_exec_count{model="on_cpu",version="1"}' in text
 

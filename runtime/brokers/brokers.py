@@ -49,6 +49,8 @@ class Brokers:
         if not link.ready.done():
             await asyncio.shield(link.ready)  # others wait for it, too
         link.ready.result()
+        if link.is_lost:
+            raise link.loss("it ended as soon as it was ready")
         return link
 
     def close_memory(self, gpu: GpuProperties, memory: OnGpu) -> None:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
+from contextlib import suppress
 from typing import Protocol
 
 from pyruntime.runtime.brokers.messages import PACKET_BYTES_MAX, Verb, decode_answer, encode_request
@@ -21,8 +22,12 @@ from pyruntime.utils.gpu.visible import VISIBLE
 
 _LOG = logging.getLogger("pyruntime.brokers")
 
+# How long a broker may take for its next answer, in seconds. A start takes seconds, and so does a copy of a whole GPU.
+ANSWER_S_MAX = 60.0
 # How long a server that exits waits for a broker, in seconds: it may be in a copy.
 END_S_MAX = 5.0
+# How long a killed broker may take to end, in seconds: the driver takes its context down.
+KILLED_S_MAX = 5.0
 
 # Named, because the host has no use for the code of a broker.
 PROGRAM = "from pyruntime.runtime.brokers.broker import main; main()"
@@ -38,8 +43,8 @@ class OnGpu(Protocol):
 class BrokerLink:
     """A broker that runs. `ready` resolves when it has its context, and fails with the GpuError why it has none.
 
-    A broker that ends fails what it owes with GpuLostError. What a caller waits for must not be cancelled: the broker
-    copies nevertheless.
+    A broker that ends, or does not answer for ANSWER_S_MAX, fails what it owes with GpuLostError. What a caller waits
+    for must not be cancelled: the broker copies nevertheless.
     """
 
     def __init__(self, gpu: GpuProperties) -> None:
@@ -69,6 +74,7 @@ class BrokerLink:
             raise
         self._sock.setblocking(False)
         self._loop.add_reader(self._sock.fileno(), self._on_readable)
+        self._timer = self._loop.call_later(ANSWER_S_MAX, self._on_silence)
 
     def __repr__(self) -> str:
         return f"<BrokerLink of GPU {self._gpu.ordinal}, process {self._process.pid}>"
@@ -76,12 +82,16 @@ class BrokerLink:
     def check(self) -> None:
         """Notice that the process has ended, if that is not read yet."""
         if not self.is_lost and self._process.poll() is not None:
-            self._lost()
+            self._lost("it ended")
 
     @property
     def pid(self) -> int:
         """The process."""
         return self._process.pid
+
+    def loss(self, reason: str) -> GpuLostError:
+        """The error of what the broker owed, or is asked for, when it was lost."""
+        return GpuLostError("the broker was lost", "copy", f"the broker of GPU {self._gpu.ordinal} was lost: {reason}")
 
     def open(self, memory: OnGpu) -> asyncio.Future[int]:
         """Open memory, unless it is open. Resolves to its size, in bytes."""
@@ -111,11 +121,12 @@ class BrokerLink:
 
     async def end(self) -> None:
         """Let the broker end, and wait for that, END_S_MAX at most. What it owes fails."""
+        self._hang_up()
         self._fail("the server ends")
-        try:
-            await asyncio.to_thread(self._process.wait, END_S_MAX)
-        except subprocess.TimeoutExpired:
-            self._kill()
+        await asyncio.to_thread(self._wait, END_S_MAX)
+        if self._process.poll() is None:
+            self._process.kill()
+            await asyncio.to_thread(self._wait, KILLED_S_MAX)
 
     def _copy(
         self, verb: Verb, memory: OnGpu, at: int, size: int, region: SharedRegion, offset: int
@@ -132,6 +143,8 @@ class BrokerLink:
 
     def _ask(self, verb: Verb, *arguments: int | bytes) -> asyncio.Future[int]:
         self._serial += 1
+        if not self._waiting:
+            self._watch()
         self._waiting[self._serial] = answer = self._loop.create_future()
         self._post(encode_request(self._serial, verb, *arguments))
         return answer
@@ -166,7 +179,7 @@ class BrokerLink:
             return
         except (ConnectionResetError, PeerError, GpuLostError) as exc:
             _LOG.debug("%r: %s", self, exc)
-        self._lost()
+        self._lost("it ended")
 
     def _answered(self, packet: bytes) -> None:
         """Raises PeerError, and GpuLostError if the broker is about to end."""
@@ -174,6 +187,7 @@ class BrokerLink:
         answer = self._waiting.pop(serial, None)
         if answer is None:
             raise PeerError("the broker of a GPU answered what nobody asked")
+        self._watch()
         if answer.done():  # cancelled with the server's tasks
             return
         if error is None:
@@ -183,19 +197,37 @@ class BrokerLink:
             if isinstance(error, GpuLostError):
                 raise error
 
-    def _lost(self) -> None:
+    def _watch(self) -> None:
+        """Give the broker ANSWER_S_MAX from now on."""
+        self._timer.cancel()
+        self._timer = self._loop.call_later(ANSWER_S_MAX, self._on_silence)
+
+    def _on_silence(self) -> None:
+        if self._waiting:
+            self._lost(f"it did not answer for {ANSWER_S_MAX:g} s")
+
+    def _lost(self, reason: str) -> None:
+        """Kill the broker. What it owes fails when it has ended: until then it may copy."""
         if self.ready.done() and self.ready.exception() is None:
-            _LOG.warning("The broker of GPU %d was lost. Another one is started when it is needed.", self._gpu.ordinal)
-        self._fail("it ended")
-        self._kill()
-
-    def _kill(self) -> None:
+            number = self._gpu.ordinal
+            _LOG.warning("The broker of GPU %d was lost: %s. Another one is started when it is needed.", number, reason)
+        self._hang_up()
         self._process.kill()
-        self._process.wait()
+        if self._process.poll() is not None:
+            self._fail(reason)
+        else:
+            ended = self._loop.run_in_executor(None, self._wait, KILLED_S_MAX)
+            ended.add_done_callback(lambda _: self._fail(reason))
 
-    def _fail(self, reason: str) -> None:
-        """The broker is no longer used: what it owes fails."""
+    def _wait(self, seconds: float) -> None:
+        """Wait for the end of the process. A thread does that."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def _hang_up(self) -> None:
+        """The broker is no longer used."""
         self.is_lost = True
+        self._timer.cancel()
         self._loop.remove_reader(self._sock.fileno())
         self._loop.remove_writer(self._sock.fileno())
         self._sock.close()
@@ -205,9 +237,11 @@ class BrokerLink:
             if fd >= 0:
                 os.close(fd)
         self._outgoing.clear()
+
+    def _fail(self, reason: str) -> None:
+        """Fail what the broker owes."""
         waiting, self._waiting = self._waiting, {}
         for answer in waiting.values():
             if not answer.done():
-                explanation = f"the broker of GPU {self._gpu.ordinal} was lost: {reason}"
-                answer.set_exception(GpuLostError("the broker was lost", "copy", explanation))
+                answer.set_exception(self.loss(reason))
                 answer.exception()  # nobody may wait for it

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import socket
+import threading
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -13,6 +15,7 @@ import pytest
 
 from pyruntime.runtime.brokers import link as links
 from pyruntime.runtime.brokers.brokers import Brokers
+from pyruntime.runtime.brokers.messages import encode_answer
 from pyruntime.runtime.regions import create_region
 from pyruntime.utils.gpu.driver import GpuHandleError, GpuLostError, GpuMissingError, GpuProperties
 from pyruntime.utils.gpu.inventory import STAND_IN
@@ -74,6 +77,26 @@ def shared(gpu, contents, number=1):
     pointer = gpu.allocate(len(contents))
     gpu.write(pointer, contents)
     return SimpleNamespace(number=number, handle=gpu.export(pointer), pointer=pointer)
+
+
+class BriefProcess:
+    """A broker that hangs up as soon as it is ready, and takes its time to end."""
+
+    pid = 0
+
+    def __init__(self, command, *, pass_fds, **_):
+        self.waits = []
+        with socket.socket(fileno=os.dup(pass_fds[0])) as sock:
+            sock.send(encode_answer(0))
+
+    def poll(self):
+        """It has not ended."""
+
+    def kill(self):
+        """It ends in `wait`."""
+
+    def wait(self, timeout=None):
+        self.waits.append((threading.current_thread() is threading.main_thread(), timeout))
 
 
 def contents(gpu, memory, size):
@@ -181,6 +204,40 @@ def test_lost_before_it_is_read(gpu, region):
         link = await brokers.of(properties)
         os.kill(link.pid, signal.SIGKILL)
         os.waitid(os.P_PID, link.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - the loop must not run meanwhile
+        await (await brokers.of(properties)).read(memory, 0, 3, region, 0)
+        assert bytes(region.view[:3]) == b"abc"
+
+    run(check)
+
+
+def test_lost_when_it_is_ready(gpu, monkeypatch):
+    """A broker that ends as soon as it is ready is not used. The event loop does not wait for its end."""
+
+    async def check(brokers, properties):
+        monkeypatch.setattr(links.subprocess, "Popen", BriefProcess)
+        with pytest.raises(GpuLostError, match="the broker of GPU 1 was lost: it ended"):
+            await brokers.of(properties)
+        (link,) = brokers._links.values()
+        assert [is_in_main_thread for is_in_main_thread, _ in link._process.waits] in ([], [False])
+
+    run(check)
+
+
+def test_no_answer(gpu, region, monkeypatch):
+    """A broker that owes an answer for too long is killed. The callers have an error, and the next one is used."""
+
+    async def check(brokers, properties):
+        memory = shared(gpu, b"abc")
+        link = await brokers.of(properties)
+        os.kill(link.pid, signal.SIGSTOP)
+        with monkeypatch.context() as patch:
+            patch.setattr(links, "ANSWER_S_MAX", 0.01)
+            owed = [link.read(memory, 0, 3, region, 0) for _ in range(3)]
+            for each in owed:
+                with pytest.raises(GpuLostError, match="the broker of GPU 1 was lost: it did not answer"):
+                    await each
+        assert link.is_lost
+        assert region.holders == set()
         await (await brokers.of(properties)).read(memory, 0, 3, region, 0)
         assert bytes(region.view[:3]) == b"abc"
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from pyruntime.runtime.brokers.messages import PACKET_BYTES_MAX, Verb, decode_answer, encode_request
@@ -96,7 +97,14 @@ class BrokerLink:
     def open(self, memory: OnGpu) -> asyncio.Future[int]:
         """Open memory, unless it is open. Resolves to its size, in bytes."""
         self._opened.add(memory.number)
-        return self._ask(Verb.OPEN, memory.number, memory.handle)
+        answer = self._ask(Verb.OPEN, memory.number, memory.handle)
+        answer.add_done_callback(partial(self._on_opened, memory.number))
+        return answer
+
+    def _on_opened(self, number: int, answer: asyncio.Future[int]) -> None:
+        """The next copy opens the memory again if that has failed."""
+        if not answer.cancelled() and answer.exception() is not None:
+            self._opened.discard(number)
 
     def close_memory(self, memory: OnGpu) -> None:
         """Close memory: see `open`. Copies that were asked for before come first."""
@@ -132,8 +140,7 @@ class BrokerLink:
         self, verb: Verb, memory: OnGpu, at: int, size: int, region: SharedRegion, offset: int
     ) -> asyncio.Future[int]:
         if memory.number not in self._opened:  # another broker had it open
-            self._opened.add(memory.number)
-            self._post(encode_request(0, Verb.OPEN, memory.number, memory.handle))
+            self.open(memory)
         if region not in self._granted:
             fd = os.dup(region.fileno())
             self._granted.add(region)

@@ -17,7 +17,7 @@ from pyruntime.runtime.brokers import link as links
 from pyruntime.runtime.brokers.brokers import Brokers
 from pyruntime.runtime.brokers.messages import encode_answer
 from pyruntime.runtime.regions import create_region
-from pyruntime.utils.gpu.driver import GpuHandleError, GpuLostError, GpuMissingError, GpuProperties
+from pyruntime.utils.gpu.driver import GpuHandleError, GpuLostError, GpuMemoryError, GpuMissingError, GpuProperties
 from pyruntime.utils.gpu.inventory import STAND_IN
 from pyruntime.utils.gpu.stand_in import StandInGpu
 from pyruntime.utils.gpu.visible import VISIBLE
@@ -149,6 +149,27 @@ def test_refusal(gpu, region):
             await link.read(good, 2, 2, region, 0)
         await link.read(good, 0, 3, region, 0)
         assert bytes(region.view[:5]) == b"abclo"
+
+    run(check)
+
+
+def test_refused_once(gpu, machine, region):
+    """Memory that could not be opened is opened by the next copy, also where the broker is not the first one."""
+
+    async def check(brokers, properties):
+        memory = shared(gpu, b"abc")
+        link = await brokers.of(properties)
+        machine(open="CUDA_ERROR_OUT_OF_MEMORY")
+        with pytest.raises(GpuMemoryError):
+            await link.open(memory)
+        with pytest.raises(GpuHandleError, match="could not be opened"):
+            await link.read(memory, 0, 3, region, 0)
+        machine()
+        await link.read(memory, 0, 3, region, 0)
+        assert bytes(region.view[:3]) == b"abc"
+        link.close_memory(memory)
+        await link.open(shared(gpu, b"x", 2))  # an answer to this one is behind it
+        gpu.free(memory.pointer)
 
     run(check)
 

@@ -61,18 +61,19 @@ class _Search:
         for index in range(count.value):
             device = c_void_p()
             if self._call("GetHandleByIndex_v2", c_uint(index), byref(device)) == _SUCCESS:
-                found.extend(self._slices(device) or [self._properties(device, device, False)])
+                slices = self._slices(device)
+                found.extend([self._properties(device, device, False)] if slices is None else slices)
         return [each._replace(ordinal=ordinal) for ordinal, each in enumerate(filter(None, found))]
 
-    def _slices(self, device: c_void_p) -> List[Optional[GpuProperties]]:
-        """The MIG slices of a GPU, empty if it is not partitioned."""
+    def _slices(self, device: c_void_p) -> Optional[List[Optional[GpuProperties]]]:
+        """The MIG slices of a GPU, None if it is not partitioned. CUDA cannot use one that is, and has no slices."""
         is_partitioned, pending, count = c_uint(), c_uint(), c_uint()
         if (
             self._call("GetMigMode", device, byref(is_partitioned), byref(pending)) != _SUCCESS
             or not is_partitioned.value
             or self._call("GetMaxMigDeviceCount", device, byref(count)) != _SUCCESS
         ):
-            return []
+            return None
         found = []
         for index in range(count.value):
             part = c_void_p()

@@ -38,7 +38,7 @@ def test_no_driver(tmp_path):
     assert find_by_nvml(str(tmp_path / "libnvidia-ml.so.1")) == []
 
 
-# Three GPUs: a whole one, one with two slices of which one is in use, and one that tells nothing.
+# Three GPUs: a whole one, one with two slices of which SLICES are in use, and one that tells nothing.
 SOURCE = r"""
 #include <stdio.h>
 typedef struct { unsigned long long total, free, used; } nvmlMemory_t;
@@ -71,7 +71,7 @@ int nvmlDeviceGetMigMode(void *device, unsigned int *current, unsigned int *pend
 int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned int *count) { *count = 2; return 0; }
 int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned int index, void **part) {
   *part = &slice;
-  return index ? 6 : 0;
+  return index < SLICES ? 0 : 6;
 }
 #endif
 """
@@ -81,11 +81,19 @@ int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned int index, void *
 def build(tmp_path_factory):
     """A function that compiles such a library, and returns its path."""
 
-    def compile(init=0, old=0):
+    def compile(init=0, old=0, slices=1):
         folder = tmp_path_factory.mktemp("nvml")
         source, library = folder / "nvml.c", folder / "libnvidia-ml.so.1"
         source.write_text(SOURCE)
-        options = [f"-DINIT={init}", f"-DOLD={old}", "-Wall", "-Wno-unused-variable", "-shared", "-fPIC"]
+        options = [
+            f"-DINIT={init}",
+            f"-DOLD={old}",
+            f"-DSLICES={slices}",
+            "-Wall",
+            "-Wno-unused-variable",
+            "-shared",
+            "-fPIC",
+        ]
         subprocess.run(["cc", *options, "-o", library, source], check=True)
         return str(library)
 
@@ -99,6 +107,12 @@ def test_nvml(build):
         GpuProperties(0, "GPU-0", "A100", (8, 6), 40, 39, False),
         GpuProperties(1, "MIG-1", "A100 MIG 1g.5gb", (8, 6), 5, 4, True),
     ]
+
+
+@pytest.mark.processes
+def test_no_slices(build):
+    """A partitioned GPU without slices is none that CUDA can use."""
+    assert [gpu.uuid for gpu in find_by_nvml(build(slices=0))] == ["GPU-0"]
 
 
 @pytest.mark.processes

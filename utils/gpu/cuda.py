@@ -52,7 +52,9 @@ class CudaGpu:
     def properties(self) -> GpuProperties:
         name = self._call("cuDeviceGetName", _NAME_BYTES, self._device).split(b"\0")[0].decode(errors="replace")
         is_slice = " MIG " in name  # the driver has no other sign of it
-        id = uuid.UUID(bytes=bytes(self._call("cuDeviceGetUuid", self._device).bytes))
+        # The second version knows slices. It is the only one in newer packages, without this ending of its name.
+        get_uuid = "cuDeviceGetUuid_v2" if hasattr(self._cuda, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
+        id = uuid.UUID(bytes=bytes(self._call(get_uuid, self._device).bytes))
         attributes = self._cuda.CUdevice_attribute
         major = self._call(
             "cuDeviceGetAttribute", attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, self._device
@@ -93,8 +95,9 @@ class CudaGpu:
 
     def size(self, pointer: int) -> int:
         with self._current():
-            _, size = self._call("cuMemGetAddressRange", pointer)
-        return int(size)
+            start, size = self._call("cuMemGetAddressRange", pointer)
+        # The driver divides its allocations, and a handle may lead into one.
+        return int(start) + int(size) - pointer
 
     # Copies.
 

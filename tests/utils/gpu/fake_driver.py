@@ -180,6 +180,7 @@ BEFORE = {
     "cuDeviceGet",
     "cuDeviceGetName",
     "cuDeviceGetUuid",
+    "cuDeviceGetUuid_v2",
     "cuDeviceGetAttribute",
     "cuDevicePrimaryCtxRetain",
     "cuCtxPushCurrent",

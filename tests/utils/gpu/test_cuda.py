@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -94,6 +95,21 @@ def test_properties(driver):
     assert CudaGpu(0).properties() == GpuProperties(
         0, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", "NVIDIA A100-SXM4-40GB", (8, 9), 40, 30, False
     )
+
+
+def test_size_within_an_allocation(driver, monkeypatch):
+    """A handle may lead into an allocation, which the driver has divided: what is before the pointer does not count."""
+    monkeypatch.setattr(driver, "cuMemGetAddressRange", lambda dptr: (dptr - 512, 2048))
+    assert CudaGpu().size(4096) == 1536
+
+
+def test_slices(driver, monkeypatch):
+    """A slice has its own UUID, which older packages have by a function of its own."""
+    newer = SimpleNamespace(bytes=bytes(range(1, 17)))
+    monkeypatch.setattr(driver, "cuDeviceGetName", lambda *_: b"NVIDIA A100 MIG 1g.5gb\0")
+    monkeypatch.setattr(driver, "cuDeviceGetUuid_v2", lambda _: newer, raising=False)
+    properties = CudaGpu().properties()
+    assert (properties.uuid, properties.is_slice) == ("MIG-01020304-0506-0708-090a-0b0c0d0e0f10", True)
 
 
 def test_errors(driver):

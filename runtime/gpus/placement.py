@@ -54,10 +54,11 @@ def place(model: str, gpus: AvailableGpus, kept: Sequence[int] = ()) -> Placemen
     staying = [by_number[number] for number in dict.fromkeys(kept) if number in by_number]
     new = [gpu for gpu in usable if gpu not in staying]
     full = [gpu for gpu in new if gpus.is_over_limit(gpu) or gpu.free_bytes < min(ROOM_BYTES_MIN, gpu.total_bytes // 2)]
-    turn = crc32(model.encode())
+    turn = crc32(model.encode()) % (len(usable) or 1)
+    turns = usable[turn:] + usable[:turn]
     roomy = sorted(
         (gpu for gpu in new if gpu not in full),
-        key=lambda gpu: (-(gpu.free_bytes // GRAIN_BYTES), (gpu.ordinal - turn) % len(usable)),
+        key=lambda gpu: (-(gpu.free_bytes // GRAIN_BYTES), turns.index(gpu)),
     )
     chosen = staying + roomy
     if not chosen:

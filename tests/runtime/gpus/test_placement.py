@@ -49,6 +49,12 @@ def test_equal_memory():
     assert firsts == {name: place(name, gpus).numbers[0] for name in "abcdefgh"}
 
 
+def test_equal_memory_with_gaps():
+    """So they do if a GPU between those that can be used is too old."""
+    gpus = gpus_with(16, 16, 16, capabilities=[(8, 0), (3, 5), (8, 0)])
+    assert {place(name, gpus).numbers for name in "abcdefgh"} == {(0, 2), (2, 0)}
+
+
 def test_no_room():
     """A GPU on which not even a context fits is left out, and one over the operator's limit."""
     placement = place("m", gpus_with(0.25, 8, 8, limits={2: 0.4}))

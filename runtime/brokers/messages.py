@@ -33,7 +33,7 @@ EXPLANATION_CHARS_MAX = 512
 
 
 class Verb(IntEnum):
-    """What the host wants. See the module."""
+    """The kind of a request. See the module."""
 
     GRANT = 1
     REVOKE = 2

@@ -31,7 +31,7 @@ class Sight(NamedTuple):
 
 
 def sight_of(instance: InstanceSpec, spec: ModelSpec, gpus: AvailableGpus) -> Sight:
-    """What the process of an instance sees. `gpus` must be those that its configuration was checked against.
+    """The GPUs that the process of an instance sees. `gpus` must be those that its configuration was checked against.
 
     Raises LoadError for a value of VISIBLE_GPUS that is not possible.
     """

@@ -103,7 +103,7 @@ class VersionFactory:
         return ModelVersion(spec, version, memory, self._on_lost, statistics, cache, strategy, finalize, self.grants)
 
     def statistics(self, model: ModelVersion, instance: InstanceSpec, gpus: AvailableGpus) -> ModelStatistics:
-        """What an instance of a version records its numbers in. As in Triton, metrics of GPUs have to be allowed."""
+        """The statistics that an instance records its numbers in. As in Triton, metrics of GPUs have to be allowed."""
         if instance.kind != "GPU" or not self._settings.allow_gpu_metrics:
             return model.statistics
         return model.statistics.on_gpu(gpus.by_number(instance.device_id).uuid)

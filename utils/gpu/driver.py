@@ -91,7 +91,7 @@ class Gpu(Protocol):
     """One GPU, as this process uses it. All methods raise GpuError. Any thread may call them."""
 
     def properties(self) -> GpuProperties:
-        """What the GPU is, and how much memory is free."""
+        """The properties of the GPU, with the memory that is free now."""
 
     def settle(self) -> None:
         """Return when all work of this process on the GPU is complete, also that of frameworks."""

@@ -51,9 +51,10 @@ class GpuUse:
     async def fetch(self, request: InferRequest, model: ModelVersion) -> None:
         """Copy the inputs to main memory. Raises InferenceError; the caller frees the request then.
 
-        It must not be cancelled, because the brokers write to the memory of the request nevertheless.
+        Nothing is copied for a request with more inputs than the model has, which the caller is about to refuse. It
+        must not be cancelled, because the brokers write to the memory of the request nevertheless.
         """
-        if not self._inputs:
+        if not self._inputs or len(request.inputs) > len(model.spec.inputs):
             return
         model.check_serving()
         sizes = [-(-contents.size // ALIGNMENT) * ALIGNMENT for _, contents in self._inputs]

@@ -3,6 +3,7 @@
 """The use of GPUs by requests: copies are complete before what follows, in order, and memory is released once."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -56,6 +57,7 @@ class Model:
 
     def __init__(self):
         self.memory = RequestMemory("m", 0, 4096)
+        self.spec = SimpleNamespace(inputs={"A": None, "B": None})
         self.expected = 0
 
     def check_serving(self):
@@ -135,6 +137,22 @@ def test_fetch(model):
 
     run(check, request)
     assert model.memory.live == 0
+
+
+def test_more_inputs_than_the_model_has(model):
+    """Nothing is copied for a request that the check refuses: one region could be named any number of times."""
+    memory = Memory(b"x")
+    request = InferRequest("m", inputs=[on_gpu(f"A{number}", memory, 0, 1) for number in range(3)], uses_gpu=True)
+
+    async def check(use, got):
+        fetch = asyncio.ensure_future(use.fetch(request, model))
+        await turns()
+        for copy in memory.copies:
+            copy.set_result(None)
+        await fetch
+        assert (memory.copies, request.slots) == ([], [])
+
+    run(check, request)
 
 
 def test_large_input(model):

@@ -32,6 +32,9 @@ SHARED_BYTES_MIN = 64 << 20
 # and rearranged.
 _SPACE = 3
 _PREFIX = "pyruntime-onnxruntime"
+# Describes each core of the processor, and the fields, on x86 and on ARM, by which ONNX Runtime can choose its kernels.
+_PROCESSOR = "/proc/cpuinfo"
+_KIND_FIELDS = ("vendor_id", "cpu family", "model", "stepping", "flags", "CPU ", "Features")
 
 # Writes the model, as ONNX Runtime has prepared it, to this path, and its weights to WEIGHTS beside it.
 Write = Callable[[str], None]
@@ -69,7 +72,11 @@ def share(path: str, libraries: Sequence[str], made_by: str, write: Write) -> Sh
     """
     files = _files(path)
     used = [(os.path.realpath(each), os.stat(each)) for each in [*files, *libraries]]
-    identity = [made_by, *(f"{name} {each.st_ino} {each.st_size} {each.st_mtime_ns}" for name, each in used)]
+    identity = [
+        made_by,
+        *_processor(),
+        *(f"{name} {each.st_ino} {each.st_size} {each.st_mtime_ns}" for name, each in used),
+    ]
     key = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:32]
     start = os.path.join(tempfile.gettempdir(), f"{_PREFIX}-{os.getuid()}-")
     folder = start + key
@@ -85,6 +92,12 @@ def share(path: str, libraries: Sequence[str], made_by: str, write: Write) -> Sh
         shared.close()
         raise
     return shared
+
+
+def _processor() -> List[str]:
+    """What the processor can do. Raises OSError."""
+    with open(_PROCESSOR, encoding="utf-8", errors="replace") as file:
+        return sorted({line for line in file if line.startswith(_KIND_FIELDS)})
 
 
 def _files(path: str) -> List[str]:
@@ -148,4 +161,6 @@ def _remove_unused(folder: str, descriptor: int) -> None:
     with suppress(OSError):  # another process has locked it, or removed it
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _is_current(folder, descriptor):
+            with suppress(FileNotFoundError):  # first, because what is left counts as complete with it
+                os.unlink(os.path.join(folder, MODEL))
             shutil.rmtree(folder)

@@ -9,6 +9,7 @@ from collections import namedtuple
 
 import pytest
 
+from pyruntime.backends.onnxruntime import sharing
 from pyruntime.backends.onnxruntime.sharing import share, weight_bytes
 
 
@@ -73,6 +74,25 @@ def test_what_it_depends_on(temporary, model, write, tmp_path):
         each.close()
 
 
+def test_another_processor(temporary, model, write, tmp_path, monkeypatch):
+    """Machines that share a temporary folder share a model if their processors are alike."""
+    processor = tmp_path / "cpuinfo"
+    monkeypatch.setattr(sharing, "_PROCESSOR", str(processor))
+
+    def on(clock, flags):
+        cores = [
+            f"processor\t: {core}\nmodel name\t: Some\ncpu MHz\t\t: {clock}\nflags\t\t: {flags}\n" for core in (0, 1)
+        ]
+        processor.write_text("\n".join(cores))
+        return share(model, [], "", write)
+
+    shared = [on(2000, "fpu avx2"), on(3000, "fpu avx2"), on(2000, "fpu avx2 avx512f")]
+    assert write.count == len({each.path for each in shared}) == 2
+    assert shared[0].path == shared[1].path
+    for each in shared:
+        each.close()
+
+
 def test_a_failure(temporary, model, write):
     """What a failed write leaves is removed, and the next instance writes anew."""
 
@@ -96,6 +116,21 @@ def test_a_killed_process(temporary, model, write):
     other = share(model, [], "other", write)
     assert os.listdir(temporary) == [os.path.basename(os.path.dirname(other.path))]
     other.close()
+
+
+def test_a_folder_that_is_removed_in_part(temporary, model, write, monkeypatch):
+    """A process that is killed while it removes the folder leaves nothing that counts as a model."""
+    shared = share(model, [], "", write)
+
+    def fail(folder):
+        raise OSError(5, "as if it was killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", fail)
+        shared.close()
+    assert not os.path.exists(shared.path)
+    share(model, [], "", write).close()
+    assert (write.count, os.listdir(temporary)) == (2, [])
 
 
 def test_an_unfinished_file(temporary, model, write):

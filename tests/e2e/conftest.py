@@ -98,11 +98,16 @@ def deploy(empty, tmp_path) -> Iterator[Callable[[], Server]]:
             assert answer.status == 200, answer.body
         return replace(server, log_begin=begun)
 
+    def has_ended() -> bool:
+        """Whether nothing of a model is left, not even a process that was just to be started again."""
+        rows = json.loads(server.request("POST", "/v2/repository/index", "{}").body)
+        return server.stubs() == [] and all(row.get("state") != "UNLOADING" for row in rows)
+
     yield load
     try:
         for link in [each for each in repository.iterdir() if each.is_symlink()]:
             assert server.request("POST", f"/v2/repository/models/{link.name}/unload", "{}").status == 200
-        waiting.wait_until(lambda: server.stubs() == [])
+        waiting.wait_until(has_ended)
     finally:
         for path in [each for each in repository.iterdir() if not each.name.startswith(".log")]:
             path.unlink()
@@ -169,7 +174,7 @@ def certificates(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def wait_until():
-    """`wait_until(condition, limit_s=60)`: poll until it is true, and return its value."""
+    """`wait_until(condition, limit_s=120)`: poll until it is true, and return its value."""
     return waiting.wait_until
 
 

@@ -55,6 +55,7 @@ MODELS = {
     "default": "",
     "one": "instance_group { kind: KIND_GPU gpus: [ 1 ] }",
     "slice": "instance_group { gpus: [ 3 ] }",
+    "growing": "instance_group { gpus: [ 3 ] }",
     "on_cpu": "instance_group { kind: KIND_CPU }",
     "itself": "instance_group { kind: KIND_MODEL }",
     "all": "instance_group { kind: KIND_GPU gpus: [ 2 ] }" + parameters(VISIBLE_GPUS="all"),
@@ -221,14 +222,14 @@ def test_restart(server, wait_until):
 
 def test_exchange_of_instances(server):
     """Instances stay on their GPUs, in their processes, when another GPU is added."""
-    before = server.stub("slice_0_0").pid
+    before = server.stub("growing_0_0").pid
     config = {"backend": "python", "input": TENSORS["IN"], "output": TENSORS["OUT"]}
     config |= {"instance_group": [{"kind": "KIND_GPU", "gpus": [1, 3]}]}
     with closing(server.client()) as client:
-        client.load_model("slice", config=json.dumps(config))
-    assert groups(server, "slice") == [("KIND_GPU", 1, [1, 3])]
-    assert server.stub("slice_0_0").pid == before
-    assert "'slice' version 1 has 1 new instances; 1 stay and 0 leave" in server.log
+        client.load_model("growing", config=json.dumps(config))
+    assert groups(server, "growing") == [("KIND_GPU", 1, [1, 3])]
+    assert server.stub("growing_0_0").pid == before
+    assert "'growing' version 1 has 1 new instances; 1 stay and 0 leave" in server.log
 
 
 def test_pages(server):

@@ -23,7 +23,9 @@ from pyruntime.utils.request_codec import SEQUENCE_END, SEQUENCE_START
 PLAIN_KEPT_MAX = 256
 PLAIN_BYTES_MAX = 2048
 
-_ID_NAME, _SEQUENCE_NAME = b'"id"', b'"sequence_id"'
+_ID_NAME = b'"id"'
+# How the names of the three members of a sequence begin.
+_SEQUENCE_NAME, _SEQUENCE_NAMES = b'"sequence_', 3
 
 # As clients write them: an id at the beginning, and before another member. No JSON string has bytes below 0x20. All ids
 # of 19 digits fit the 64 bits of the protocol.
@@ -105,7 +107,7 @@ def _split_unusual(document: bytes, size: int) -> tuple[PlanKey, str, tuple[int,
     if cut is not None:
         id, begin = cut
         common = b"{" + document[begin:]
-    if common.count(_SEQUENCE_NAME) == 1:
+    if common.count(_SEQUENCE_NAME) == _SEQUENCE_NAMES:
         found = _SEQUENCE.search(common)
         if found is not None:
             at, end = found.span()

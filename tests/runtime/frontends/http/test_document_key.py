@@ -42,6 +42,11 @@ class TestCut:
         """A sequence of one request."""
         assert split_document(with_sequence(7, b"true", b"true"), 4)[2] == (7, 3)
 
+    def test_two_flags(self):
+        """The last one of two flags counts, so that a sequence with two is not cut out. The id is."""
+        document = with_sequence(7).replace(b"},", b',"sequence_start":true},', 1)
+        assert split_document(document, 4)[1:] == ("1", None)
+
     def test_spaces(self):
         """As Python's json writes them."""
         document = orjson.loads(with_sequence(7))
@@ -70,6 +75,10 @@ class TestCut:
         pytest.param(b'{"parameters":{' + SEQUENCE % (1, b"true", b"1") + b"}," + INPUTS, id="flag"),
         pytest.param(
             b'{"parameters":{' + SEQUENCE % (1, b"true", b"true") + b',"sequence_id":2},' + INPUTS, id="two sequences"
+        ),
+        pytest.param(
+            b'{"parameters":{' + SEQUENCE % (1, b"true", b"true") + b',"sequence_start":false},' + INPUTS,
+            id="two flags",
         ),
         pytest.param(
             b'{"parameters":{' + SEQUENCE % (10**19, b"true", b"true") + b"}," + INPUTS, id="number of 20 digits"

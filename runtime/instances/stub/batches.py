@@ -212,6 +212,8 @@ class StubBatches(InflightBatches[InflightBatch]):
                 continue
             if job.cancelled:
                 self._clear_flag(job.serial)
+            if job.regions:  # a caller gets one message with the response and that its inputs have been read
+                job.free()
             # Somebody waits for the response: a client, or the next step of an ensemble. All else comes after it.
             job.respond(outcome, True)
             job.free()

@@ -304,6 +304,14 @@ class TestResponse:
         assert request.is_free
         assert bench.statistics.success_count == 1
 
+    def test_comes_after_inputs_of_another_model_are_free(self, bench):
+        """A caller has room for the inputs of its next call as soon as it has the response."""
+        request = bench.post(Request(regions=["a caller's"]))
+        seen = []
+        request.job.respond = lambda outcome, final: seen.append(request.is_free)
+        bench.batches.answered(result(1, EMPTY))
+        assert seen == [True]
+
     def test_comes_when_there_is_room(self, bench):
         """What a response leads to may need the place of its batch."""
         request = bench.post()

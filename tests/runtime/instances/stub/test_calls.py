@@ -1001,7 +1001,7 @@ class TestBetweenTwoStubs:
         ]
         pair.callee.say(Result(infer.batch, [output(128)], [], 0, 0))
         assert pair.caller.granted() == [theirs]
-        assert pair.caller.hear() == [answer(128, region=pair.callee.connection.responses), Unread([1])]
+        assert pair.caller.hear() == [Unread([1]), answer(128, region=pair.callee.connection.responses)]
         pair.call(number=2)
         (infer,) = pair.callee.hear()
         assert infer.released == []
@@ -1053,7 +1053,7 @@ class TestBetweenTwoStubs:
         assert pair.callee.granted() == [pair.caller.connection.responses.number]
         (infer,) = pair.callee.hear()
         pair.callee.say(Result(infer.batch, [output()], [], 0, 0))
-        assert [type(message) for message in pair.caller.hear()] == [Answer, Unread]
+        assert [type(message) for message in pair.caller.hear()] == [Unread, Answer]
 
     def test_the_caller_dies(self, pair):
         """The callee sees the cancellation; the caller's memory stays until the callee has read it."""
@@ -1140,7 +1140,7 @@ class TestBetweenTwoStubs:
         pair.call()
         pair.callee.say(Log(40, "hello", "model.py", 1), Result(1, [output()], [], 0, 0))
         assert "hello" in caplog.text
-        assert [type(message) for message in pair.caller.hear()] == [Answer, Unread]
+        assert [type(message) for message in pair.caller.hear()] == [Unread, Answer]
 
 
 NUMBERS = st.integers(0, 7)

@@ -62,12 +62,14 @@ class QueueFull(PyruntimeError):
 class _Level(Generic[Q]):
     """One priority level: requests in time, and those that are late, each in order."""
 
-    __slots__ = ("in_time", "late", "passed_over", "policy", "statistics")
+    __slots__ = ("again", "in_time", "late", "passed_over", "policy", "statistics")
 
     def __init__(self, policy: QueuePolicySpec, statistics: LevelStatistics) -> None:
         # By identity, so that removing a request takes constant time: a thousand clients may disconnect at once.
         self.in_time: OrderedDict[int, Q] = OrderedDict()
         self.late: OrderedDict[int, Q] = OrderedDict()
+        # The identities of requests in time that their model has begun. They queue by the time of that.
+        self.again: set[int] = set()
         self.policy = policy
         self.passed_over = 0
         self.statistics = statistics
@@ -79,7 +81,24 @@ class _Level(Generic[Q]):
         return chain(self.in_time.values(), self.late.values())
 
     def pop(self) -> Q:
-        return (self.in_time or self.late).popitem(last=False)[1]
+        identity, queued = (self.in_time or self.late).popitem(last=False)
+        if self.again:
+            self.again.discard(identity)
+        return queued
+
+    def put_back(self, batch: list[Q]) -> None:
+        """Place requests, in order of arrival, before those that arrived later or have begun since."""
+        ordered: list[Q] = []
+        at = 0
+        for each in self.in_time.values():
+            has_begun = id(each) in self.again
+            # The batch stays before requests that arrived at the same time.
+            while at < len(batch) and (has_begun or batch[at].arrived_s <= each.arrived_s):
+                ordered.append(batch[at])
+                at += 1
+            ordered.append(each)
+        ordered += batch[at:]
+        self.in_time = OrderedDict((id(each), each) for each in ordered)
 
 
 class _Due(Generic[Q]):
@@ -149,20 +168,23 @@ class PolicyQueue(Generic[Q]):
     def requeue(self, queued: Q) -> None:
         """Queue a request again that its model has begun: it has neither a limit nor a deadline."""
         number = self._number(queued)
-        self._append(number, self._level(number), queued)
+        level = self._level(number)
+        self._append(number, level, queued)
+        level.again.add(id(queued))
 
     def put_back(self, batch: list[Q]) -> None:
         """Queue requests again that did not begin, before those of their levels that arrived later; without a limit."""
-        for queued in reversed(batch):
-            number = self._number(queued)
+        by_level: dict[int, list[Q]] = {}
+        for queued in sorted(batch, key=_arrived_s):
+            by_level.setdefault(self._number(queued), []).append(queued)
+        for number, each in by_level.items():
             level = self._level(number)
-            self._append(number, level, queued)
-            level.in_time.move_to_end(id(queued), last=False)
-            self._set_deadline(level.policy, queued)
-        for number in {self._number(queued) for queued in batch}:
-            level = self._levels[number]
-            # sorted() is stable, so the batch stays before requests that arrived at the same time.
-            level.in_time = OrderedDict((id(each), each) for each in sorted(level.in_time.values(), key=_arrived_s))
+            if not level:
+                insort(self._numbers, number)
+            level.put_back(each)
+            self.count += len(each)
+            for queued in each:
+                self._set_deadline(level.policy, queued)
 
     def take(self, number_of_requests: int) -> list[Q]:
         """Remove and return the first requests."""
@@ -173,6 +195,7 @@ class PolicyQueue(Generic[Q]):
                 taken = list(level)
                 level.in_time.clear()
                 level.late.clear()
+                level.again.clear()
                 self.count = 0
             else:
                 taken = [self._pop(level) for _ in range(number_of_requests)]
@@ -190,6 +213,7 @@ class PolicyQueue(Generic[Q]):
             return False
         if level.in_time.pop(id(queued), None) is None and level.late.pop(id(queued), None) is None:
             return False
+        level.again.discard(id(queued))
         self._left(number, level, queued)
         return True
 

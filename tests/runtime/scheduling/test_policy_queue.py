@@ -192,6 +192,21 @@ class TestPolicies:
         rejected, _ = made.expire(100)
         assert (names(rejected), names(made)) == ("b", "a")
 
+    def test_put_back_before_requeued(self):
+        """A request that its model has begun stays behind those that waited then, whenever it arrived."""
+        begun, waiting, later = Queued("a", 0), Queued("b", 1), Queued("d", 3)
+        made = filled(queue(), begun, Queued("c", 2))
+        taken = made.take(2)
+        made.add(waiting)
+        made.requeue(begun)
+        made.add(later)
+        made.put_back(taken[1:])
+        assert names(made) == "bcad"
+        assert made.take(4)[2] is begun
+        made.add(Queued("e", 4))
+        made.put_back([begun])
+        assert names(made) == "ae"
+
     def test_put_back(self):
         """A batch that did not begin is in order of arrival again, and its time goes on."""
         made = filled(queue(REJECT, levels=2), Queued("a", 0, 2), Queued("b", 0, 1), Queued("c", 1, 1))
@@ -256,12 +271,14 @@ def test_agrees_with_a_list(operations, levels, delays, override, timeout_s):
 
     batches = 0
     for serial, operation in enumerate(operations):
+        # No two requests arrive, or begin, at the same time: the order of those that do is tested above.
+        moment = now + serial * 1e-6
         match operation:
             case ("add", priority, timeout):
-                each = Queued(serial, now, priority, timeout)
+                each = Queued(serial, moment, priority, timeout)
                 made.add(each)
                 everything.append(each)
-                waiting.append((level_of(each), 0, (now, serial), each, deadline(each)))
+                waiting.append((level_of(each), 0, (moment, serial), each, deadline(each)))
             case ("wait", seconds):
                 now += seconds
                 rejected, _ = made.expire(now)
@@ -293,7 +310,7 @@ def test_agrees_with_a_list(operations, levels, delays, override, timeout_s):
             case ("requeue",) if last:
                 each, *last = last
                 made.requeue(each)
-                waiting.append((level_of(each), 0, (now, serial), each, None))
+                waiting.append((level_of(each), 0, (moment, serial), each, None))
         assert made.count == len(waiting)
         assert {id(each) for each in made} == {id(entry[3]) for entry in waiting}
     assert set(made.drain()) == {entry[3] for entry in waiting}

@@ -364,13 +364,7 @@ class _GpuStatistics(ModelStatistics):
 
     def success(self, rows: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int, total_ns: int) -> None:
         self._whole.success(rows, queue_ns, input_ns, infer_ns, output_ns, total_ns)
-        self.success_count += 1
-        self.success_ns += total_ns
-        self.inference_count += rows
-        self.queue_ns += queue_ns
-        self.compute_input_ns += input_ns
-        self.compute_infer_ns += infer_ns
-        self.compute_output_ns += output_ns
+        self._succeeded(1, rows, queue_ns, input_ns, infer_ns, output_ns, total_ns)
 
     def executed(
         self,
@@ -385,26 +379,13 @@ class _GpuStatistics(ModelStatistics):
         now_ms: int,
     ) -> None:
         self._whole.executed(count, rows, queue_ns, total_ns, batch_size, input_ns, infer_ns, output_ns, now_ms)
-        self.success_count += count
-        self.success_ns += total_ns
-        self.inference_count += rows
+        self._succeeded(count, rows, queue_ns, count * input_ns, count * infer_ns, count * output_ns, total_ns)
         self.execution_count += 1
-        self.queue_ns += queue_ns
-        self.compute_input_ns += count * input_ns
-        self.compute_infer_ns += count * infer_ns
-        self.compute_output_ns += count * output_ns
 
     def counted(self, count: int, rows: int, sums: Sequence[int], now_ms: int) -> None:
         self._whole.counted(count, rows, sums, now_ms)
-        queue_ns, input_ns, infer_ns, output_ns, total_ns, *_ = sums
-        self.success_count += count
-        self.success_ns += total_ns
-        self.inference_count += count * rows
+        self._succeeded(count, count * rows, *sums[:5])
         self.execution_count += count
-        self.queue_ns += queue_ns
-        self.compute_input_ns += input_ns
-        self.compute_infer_ns += infer_ns
-        self.compute_output_ns += output_ns
 
     def failure(self, total_ns: int, reason: FailureReason) -> None:
         self._whole.failure(total_ns, reason)
@@ -420,6 +401,18 @@ class _GpuStatistics(ModelStatistics):
     ) -> None:
         self._whole.execution(batch_size, input_ns, infer_ns, output_ns, now_ms, count)
         self.execution_count += count
+
+    def _succeeded(
+        self, count: int, rows: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int, total_ns: int
+    ) -> None:
+        """`count` requests of `rows` rows in all succeeded; the times are sums over them."""
+        self.success_count += count
+        self.success_ns += total_ns
+        self.inference_count += rows
+        self.queue_ns += queue_ns
+        self.compute_input_ns += input_ns
+        self.compute_infer_ns += infer_ns
+        self.compute_output_ns += output_ns
 
 
 def reason_of(failure: InferenceError, cancelled: bool) -> FailureReason:

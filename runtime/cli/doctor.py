@@ -17,10 +17,10 @@ import pyruntime
 from pyruntime.runtime.cli.commands.show import print_json, show_table
 from pyruntime.runtime.environments.cache import cache_root
 from pyruntime.runtime.gpus.available import CAPABILITY_MIN, capability
-from pyruntime.runtime.observe.nvml import Nvml
 from pyruntime.runtime.regions import create_region
 from pyruntime.utils.errors import LoadError, OutOfMemoryError
 from pyruntime.utils.gpu.inventory import find_gpus
+from pyruntime.utils.gpu.nvml import Nvml
 from pyruntime.utils.gpu.visible import VISIBLE
 from pyruntime.utils.memory_left import KEPT_BYTES_MAX, find_limits
 

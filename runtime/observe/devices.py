@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from pyruntime.runtime.observe.gpu_meter import GpuMeter
 from pyruntime.runtime.observe.machine import (
     CpuTimes,
     GpuReading,
@@ -22,7 +23,6 @@ from pyruntime.runtime.observe.machine import (
     memory,
     utilization,
 )
-from pyruntime.runtime.observe.nvml import Nvml
 
 _LOG = logging.getLogger("pyruntime.metrics")
 
@@ -30,12 +30,14 @@ _LOG = logging.getLogger("pyruntime.metrics")
 class Devices:
     """The devices and their latest readings. `open_gpus` raises OSError if there are no GPUs."""
 
-    def __init__(self, cpu: bool, gpu: bool, proc: Path = Path("/proc"), open_gpus: Callable[[], Nvml] = Nvml) -> None:
+    def __init__(
+        self, cpu: bool, gpu: bool, proc: Path = Path("/proc"), open_gpus: Callable[[], GpuMeter] = GpuMeter
+    ) -> None:
         self._cpu = cpu
         self._gpu = gpu
         self._proc = proc
         self._open_gpus = open_gpus
-        self._nvml: Nvml | None = None
+        self._meter: GpuMeter | None = None
         self._times: CpuTimes | None = None
         self._utilization: float | None = None
         self._memory: Memory | None = None
@@ -60,13 +62,13 @@ class Devices:
                 await asyncio.to_thread(self.read)
                 await asyncio.sleep(interval_s)
         finally:
-            if self._nvml is not None:
-                self._nvml.close()
+            if self._meter is not None:
+                self._meter.close()
 
     def read(self) -> None:
         """Read all devices now. Blocks. The page omits readings that fail."""
-        if self._nvml is not None:
-            self._gpus = self._nvml.read()
+        if self._meter is not None:
+            self._gpus = self._meter.read()
         if not self._cpu:
             return
         times, before = cpu_times(self._text("stat")), self._times
@@ -76,7 +78,7 @@ class Devices:
 
     def _open(self) -> None:
         try:
-            self._nvml = self._open_gpus()
+            self._meter = self._open_gpus()
         except OSError as exc:
             _LOG.debug("no metrics of GPUs: %s", exc)
 

@@ -4,7 +4,7 @@
 
     driver.py       the interface `Gpu`, the properties of a GPU, and the errors
     inventory.py    the GPUs of this process: finds them, and opens one
-    nvml.py         finds the GPUs of the machine; it needs no context and no package of NVIDIA's
+    nvml.py         calls NVML, which needs no context and no package of NVIDIA's, and finds GPUs by it
     visible.py      applies CUDA_VISIBLE_DEVICES
     cuda.py         a GPU through NVIDIA's driver
     stand_in.py     a GPU that does not exist: its memory is main memory, and the driver's rules are enforced

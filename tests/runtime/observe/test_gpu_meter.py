@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
+from pyruntime.runtime.observe.gpu_meter import GpuMeter
 from pyruntime.runtime.observe.machine import GpuReading
-from pyruntime.runtime.observe.nvml import Nvml
 
 pytestmark = pytest.mark.processes
 
@@ -80,30 +80,30 @@ def build(tmp_path_factory):
 
 def test_gpus(build):
     """Each GPU is read, with None for values that it lacks. Energy is counted from the start."""
-    nvml = Nvml(build())
-    assert repr(nvml) == "<Nvml [2 GPUs]>"
-    assert nvml.read() == [GpuReading("GPU-0", 0.25, 80 << 30, 20 << 30, 70.5, 300.0, 1.5), GpuReading("GPU-1")]
-    assert nvml.read()[0].energy == 3.0
-    nvml.close()
+    meter = GpuMeter(build())
+    assert repr(meter) == "<GpuMeter [2 GPUs]>"
+    assert meter.read() == [GpuReading("GPU-0", 0.25, 80 << 30, 20 << 30, 70.5, 300.0, 1.5), GpuReading("GPU-1")]
+    assert meter.read()[0].energy == 3.0
+    meter.close()
 
 
 def test_an_older_library(build):
     """A function that the library does not have yet counts as failed."""
-    assert Nvml(build(old=1)).read()[0] == GpuReading("GPU-0", 0.25, 80 << 30, 20 << 30, 70.5, 300.0, None)
+    assert GpuMeter(build(old=1)).read()[0] == GpuReading("GPU-0", 0.25, 80 << 30, 20 << 30, 70.5, 300.0, None)
 
 
 def test_no_count(build):
     """A library that does not say how many there are has none."""
-    assert Nvml(build(count=999)).read() == []
+    assert GpuMeter(build(count=999)).read() == []
 
 
 def test_no_driver(build):
     """There is a library, but nothing behind it."""
     with pytest.raises(OSError, match="NVML cannot be initialized: error 9"):
-        Nvml(build(init=9))
+        GpuMeter(build(init=9))
 
 
 def test_no_library():
     """Most machines without GPUs have none."""
     with pytest.raises(OSError, match="no-such-library"):
-        Nvml("no-such-library.so.1")
+        GpuMeter("no-such-library.so.1")

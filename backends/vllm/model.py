@@ -13,8 +13,10 @@ import io
 import itertools
 import json
 import os
+import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from http import HTTPStatus
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -69,6 +71,9 @@ class TritonPythonModel:
             base = import_framework("vllm.v1.metrics.loggers", "vllm", "vllm", name).StatLoggerBase
             loggers.append(stat_logger_factory(base, {"model": args["model_name"], "version": args["model_version"]}))
         engine_class = import_framework("vllm.v1.engine.async_llm", "vllm", "vllm", name).AsyncLLM
+        # The engine has imported them, if its version has them: before 0.33 such errors were ValueError.
+        exceptions = sys.modules.get("vllm.exceptions")
+        self._faults_of_clients = (ValueError, TypeError, getattr(exceptions, "VLLMClientError", ValueError))
         self._engine = engine_class.from_engine_args(made, stat_loggers=loggers or None)
         self._streams = TextStreams(self._generate, self._code_of)
         self._ids = itertools.count(1)
@@ -116,9 +121,11 @@ class TritonPythonModel:
         return self._vllm.SamplingParams(**given)
 
     def _code_of(self, exc: Exception) -> Code | None:
-        if isinstance(exc, self._dead):
+        # An engine that admits no more requests says so by the status that vLLM's own server would answer.
+        status = getattr(exc, "http_status", getattr(exc, "status_code", None))
+        if isinstance(exc, self._dead) or status == HTTPStatus.SERVICE_UNAVAILABLE:
             return Code.UNAVAILABLE
-        return Code.INVALID_ARG if isinstance(exc, (ValueError, TypeError)) else None
+        return Code.INVALID_ARG if isinstance(exc, self._faults_of_clients) else None
 
     def _end(self) -> None:
         """End this process. The server starts the instance again, and slows down if it dies again and again."""

@@ -2,10 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend "vllm", in this process, with tests/stand_ins/vllm in place of vLLM."""
 
+import asyncio
+import dataclasses
 import importlib.util
+import inspect
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +23,11 @@ from pyruntime.utils.flow_control import RESPONSES_AHEAD_MAX
 
 STAND_INS = Path(__file__).resolve().parents[1] / "stand_ins"
 BACKEND = 'backend: "vllm"\n'
+INTERFACE = json.loads((STAND_INS / "vllm.json").read_text())
+# The classes that the backend imports; all others are those of objects that it is given.
+MODULES = ("exceptions", "lora.request", "sampling_params", "v1.engine.async_llm", "v1.engine.exceptions")
+MODULES += ("v1.metrics.loggers",)
+IMPORTED = [name for name in INTERFACE if name.rpartition(".")[0] in [f"vllm.{each}" for each in MODULES]]
 
 
 @pytest.fixture
@@ -141,6 +150,67 @@ class TestConfiguration:
             visible_device("4", 1)
 
 
+class TestStandIn:
+    """The stand-in against vllm.json, which has what the source of vLLM says of the classes that the backend uses."""
+
+    def fields(self, name):
+        return set(INTERFACE[name]["fields"])
+
+    def test_version(self, stand_in):
+        """The stand-in is as the version of vLLM whose source was read."""
+        assert importlib.import_module("vllm").__version__ == INTERFACE["version"]
+
+    @pytest.mark.parametrize("name", IMPORTED)
+    def test_classes(self, stand_in, name):
+        """A class of the stand-in has no field, method or parameter that vLLM's has not, and the same exceptions."""
+        module, _, called = name.rpartition(".")
+        of_class = getattr(importlib.import_module(module), called)
+        assert set(getattr(of_class, "__annotations__", ())) <= self.fields(name)
+        if issubclass(of_class, Exception):
+            assert [base.__name__ for base in of_class.__bases__] == INTERFACE[name]["bases"]
+        for method, text_of_parameters in INTERFACE[name]["methods"].items():
+            real = inspect.signature(eval(f"lambda {text_of_parameters}: 0")).parameters
+            mine = inspect.signature(inspect.getattr_static(of_class, method).__get__(0, of_class)).parameters
+            optional = inspect.Parameter.empty
+            assert {key: (each.kind, each.default is optional) for key, each in mine.items()}.items() <= {
+                key: (each.kind, each.default is optional) for key, each in real.items()
+            }.items()
+            required = {key for key, each in real.items() if each.default is optional and each.kind.name[:3] != "VAR"}
+            assert required - {"self", "cls"} <= set(mine)
+
+    def test_arguments_of_the_engine(self, stand_in):
+        """Arguments of the engine are fields of vLLM's class, which is a dataclass, too."""
+        known = self.fields("vllm.engine.arg_utils.EngineArgs") | self.fields("vllm.engine.arg_utils.AsyncEngineArgs")
+        assert {each.name for each in dataclasses.fields(importlib.import_module("vllm").AsyncEngineArgs)} <= known
+
+    def test_results(self, stand_in):
+        """What the engine yields and records are attributes of vLLM's objects."""
+        package = importlib.import_module("vllm")
+        engine_class = importlib.import_module("vllm.v1.engine.async_llm").AsyncLLM
+        recorded = []
+
+        async def outputs():
+            args = package.AsyncEngineArgs("m")
+            logger = SimpleNamespace(record=lambda **given: recorded.append(given))
+            engine = engine_class.from_engine_args(args, stat_loggers=[lambda config, index: logger])
+            params = package.SamplingParams(max_tokens=1, logprobs=1)
+            return [each async for each in engine.generate("a", params, "1")]
+
+        (output,) = asyncio.run(outputs())
+        (completion,), (given,) = output.outputs, recorded
+        (logprob,) = completion.logprobs[0].values()
+        iteration = given["iteration_stats"]
+        for made, name in (
+            (output, "outputs.RequestOutput"),
+            (completion, "outputs.CompletionOutput"),
+            (logprob, "logprobs.Logprob"),
+            (given["scheduler_stats"], "v1.metrics.stats.SchedulerStats"),
+            (iteration, "v1.metrics.stats.IterationStats"),
+            (iteration.finished_requests[0], "v1.metrics.stats.FinishedRequestStats"),
+        ):
+            assert set(vars(made)) <= self.fields(f"vllm.{name}")
+
+
 class TestAnswers:
     def test_whole(self, load):
         """Without `stream` there is one response, with the prompt in front unless it is excluded."""
@@ -192,6 +262,12 @@ class TestAnswers:
         (answer,) = load().stream({"text_input": text("a"), **inputs})
         assert message in answer.error.message
         assert answer.error.code == Code.INVALID_ARG
+
+    def test_no_room(self, load):
+        """An engine that admits no more requests is not available, which is not an internal error."""
+        (answer,) = load().stream({"text_input": text("full")})
+        assert answer.error.message == "The engine is currently busy and cannot accept new requests."
+        assert answer.error.code == Code.UNAVAILABLE
 
     def test_adapters(self, load, tmp_path):
         """`lora_name` chooses an adapter of multi_lora.json; a folder of the version is one."""

@@ -3,7 +3,8 @@
 """Stands in for the package vllm: the part of its interface that the backend uses, as in vLLM 0.33.
 
 The engine answers with the words of the prompt, again and again. A prompt that begins with "wait" gets its first word
-and then none until `AsyncLLM.go` is called; one that begins with "die" kills the engine.
+and then none until `AsyncLLM.go` is called; one that begins with "die" kills the engine, and one that
+begins with "full" is refused. tests/stand_ins/vllm.json has the interface as the source of vLLM has it.
 """
 
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from vllm.exceptions import VLLMValidationError
+
 
 class RequestOutputKind(Enum):
     CUMULATIVE = 0
@@ -33,4 +35,8 @@ class SamplingParams:
 
     def __post_init__(self):
         if self.temperature < 0:
-            raise ValueError(f"temperature must be non-negative, got {self.temperature}.")
+            raise VLLMValidationError(
+                f"temperature must be non-negative, got {self.temperature}.",
+                parameter="temperature",
+                value=self.temperature,
+            )

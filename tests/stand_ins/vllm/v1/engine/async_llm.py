@@ -3,6 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
+from vllm.exceptions import QueueOverflowError
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -36,6 +37,8 @@ class AsyncLLM:
     async def generate(self, prompt, sampling_params, request_id, *, lora_request=None):
         self.seen.append((prompt, sampling_params, lora_request))
         text = prompt if isinstance(prompt, str) else prompt["prompt"]
+        if text.startswith("full"):
+            raise QueueOverflowError
         try:
             async for output in self._generate(text, sampling_params, request_id, lora_request):
                 yield output
@@ -67,6 +70,7 @@ class AsyncLLM:
         if params.logprobs is not None:
             values = [{token: SimpleNamespace(logprob=-0.5, rank=1, decoded_token=words[token])} for token in tokens]
         completion = SimpleNamespace(
+            index=0,
             text="".join(words[token] for token in tokens),
             token_ids=tokens,
             finish_reason="length" if finished else None,

@@ -12,12 +12,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.environments.forms import PARAMETER
 
+# A requirement of TensorFlow's extra for GPUs, as in its metadata: nvidia-cudnn-cu12<10.0; extra == "and-cuda"
+_CUDA_OF_TENSORFLOW = re.compile(r"""([\w.-]+).*;.*\bextra == ["']and-cuda["']""")
 _CUDA_OF_TORCH = re.compile(r"^cuda\b[^=\n]*=\s*(.+?)\s*$", re.MULTILINE)
 
 
@@ -47,12 +49,38 @@ def _torch() -> bool:
     return spec is None or spec.origin is None or torch_has_cuda(Path(spec.origin).with_name("version.py"))
 
 
-def _installed(*beginnings: str) -> bool:
-    """Whether distributions with such names are installed."""
+def tensorflow_has_cuda(requirements: Iterable[str], installed: Collection[str]) -> bool:
+    """Whether all packages that TensorFlow requires with its extra `and-cuda` are `installed`.
+
+    One of them alone may be torch's, which may be for another version of CUDA and does not bring all.
+    """
+    needed = {_normalised(found[1]) for found in map(_CUDA_OF_TENSORFLOW.match, requirements) if found}
+    return bool(needed) and needed <= set(installed)
+
+
+def _tensorflow() -> bool:
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        return tensorflow_has_cuda(requires("tensorflow") or (), _names())
+    except PackageNotFoundError:
+        return False
+
+
+def _installed(beginning: str) -> bool:
+    """Whether a distribution with such a name is installed."""
+    return any(name.startswith(beginning) for name in _names())
+
+
+def _names() -> list[str]:
+    """The names of all installed distributions."""
     from importlib.metadata import distributions  # few models need it
 
-    names = (each.metadata["Name"] or "" for each in distributions())
-    return any(name.lower().replace("_", "-").startswith(beginnings) for name in names)
+    return [_normalised(each.metadata["Name"] or "") for each in distributions()]
+
+
+def _normalised(name: str) -> str:
+    return name.lower().replace("_", "-")
 
 
 def _never() -> bool:
@@ -63,7 +91,7 @@ _CAN_USE_GPUS: dict[str, Callable[[], bool]] = {
     "onnxruntime": lambda: _installed("onnxruntime-gpu"),
     "pytorch": _torch,
     "transformers": _torch,
-    "tensorflow": lambda: _installed("nvidia-cudnn"),
+    "tensorflow": _tensorflow,
     "jax": lambda: _installed("jax-cuda"),
     # Its GPUs are not CUDA's: TARGET_DEVICE names them.
     "openvino": _never,

@@ -32,7 +32,6 @@ def config_of(backend, more=""):
     ("backend", "cpu", "cuda"),
     [
         ("onnxruntime", "onnxruntime", "onnxruntime_gpu"),
-        ("tensorflow", "tensorflow", "nvidia-cudnn-cu12"),
         ("jax", "jax", "jax-cuda12-plugin"),
     ],
 )
@@ -42,6 +41,37 @@ def test_distributions(installed, backend, cpu, cuda):
     assert prefers_cpu(config_of(backend))
     installed(cpu, cuda)
     assert not prefers_cpu(config_of(backend))
+
+
+@pytest.mark.parametrize(
+    ("packages", "expected"),
+    [
+        (["nvidia_cudnn_cu12", "nvidia-cuda-nvcc-cu12"], True),
+        (["nvidia-cudnn-cu12"], False),  # torch for the same CUDA brings it, and no compiler
+        (["nvidia-cudnn-cu13", "nvidia-cuda-nvcc"], False),
+        ([], False),
+    ],
+)
+def test_tensorflow(installed, monkeypatch, packages, expected):
+    """TensorFlow needs all packages of its extra: those that torch brings are not enough."""
+    extra = "nvidia-{}-cu12<13.0,>=9.3; extra == 'and-cuda'"
+    required = ["numpy>=1.26", "nvidia-x; extra == 'other'", *map(extra.format, ("cudnn", "cuda-nvcc"))]
+    monkeypatch.setattr(importlib.metadata, "requires", {"tensorflow": required}.__getitem__)
+    installed("tensorflow", "torch", *packages)
+    assert prefers_cpu(config_of("tensorflow")) is not expected
+
+
+def test_tensorflow_without_an_extra(installed, monkeypatch):
+    """A build that has no packages for CUDA, or another name, is for CPUs."""
+    installed("tensorflow", "nvidia-cudnn-cu12")
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: None)
+    assert prefers_cpu(config_of("tensorflow"))
+
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", missing)
+    assert prefers_cpu(config_of("tensorflow"))
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,23 @@ def test_batches(serve, onnx_folder):
     assert (statistics["execution_count"], statistics["inference_count"]) == (1, 4)
 
 
+def test_warm_up(serve, onnx_folder):
+    """The session executes the samples of model_warmup before the model is ready; one that it refuses ends the load."""
+    taken, picked = (TensorProto.INT64, ["rows"]), (TensorProto.FLOAT, ["rows"])
+    values = helper.make_tensor("values", TensorProto.FLOAT, [2], [5, 6])
+    picking = onnx_model([("Gather", ["values", "AT"], ["OUT"], "")], {"AT": taken}, {"OUT": picked}, [values])
+    for name, at in (("warm", 1), ("cold", 9)):
+        sample = 'inputs { key: "AT" value { data_type: TYPE_INT64 dims: [ 1 ] input_data_file: "at" } }'
+        folder = onnx_folder(name, picking, OPTIONS + f'model_warmup {{ name: "s" batch_size: 1 count: 3 {sample} }}\n')
+        (folder / "warmup").mkdir()
+        (folder / "warmup" / "at").write_bytes(np.array([at]).tobytes())
+    server = serve(*LENIENT)
+    (found,) = json.loads(server.request("GET", "/v2/models/warm/stats").body)["model_stats"]
+    assert (found["execution_count"], found["inference_stats"]["success"]["count"]) == (3, 3)
+    assert server.infer("warm", {"AT": np.array([[0]])}).as_numpy("OUT").tolist() == [[5]]
+    assert "indices element out of data bounds, idx=9" in reasons(server)["cold"]
+
+
 def test_texts(serve, onnx_folder):
     """BYTES are strings of ONNX, in UTF-8; others are refused, with the name of the input."""
     strings = (TensorProto.STRING, ["rows", 2])

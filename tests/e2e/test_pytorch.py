@@ -41,6 +41,16 @@ class Threads(torch.nn.Module):
     def forward(self, x):
         return x * torch.get_num_threads()
 """
+CALLS = """
+import torch
+
+class Calls(torch.nn.Module):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += len(x)
+        return x * self.calls
+"""
 THREE_THREADS = 'parameters { key: "INTRA_OP_THREAD_COUNT" value { string_value: "3" } }\n'
 LINEAR = """
 import torch
@@ -171,7 +181,10 @@ class TestModules:
     WEIGHTS = torch.eye(3) * 2
 
     def test_weights(self, serve, model):
-        """model.py has the module, a file beside it the weights: of safetensors, or a state_dict of torch."""
+        """model.py has the module, a file beside it the weights: of safetensors, or a state_dict of torch.
+
+        The same server shows the threads of instances, and the samples of model_warmup.
+        """
         save = pytest.importorskip("safetensors.torch", reason="safetensors is not installed").save_file
         config = BACKEND + "max_batch_size: 4\n" + TENSORS.format("x", "OUTPUT__0")
         for name, more in (("safe", ""), ("state", ""), ("runtime", 'runtime: "model.py"\n')):
@@ -185,7 +198,12 @@ class TestModules:
         threads = {"one": counts[1], "two": counts[2], "told": counts[2] + THREE_THREADS}
         for name, more in threads.items():
             (model(name, None, config + more) / "1" / "model.py").write_text(THREADS)
+        sample = 'inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 3 ] zero_data: true } }'
+        warm = f'model_warmup {{ name: "s" batch_size: 2 count: 3 {sample} }}\n'
+        (model("warm", None, config + counts[1] + warm) / "1" / "model.py").write_text(CALLS)
         server = serve()
+        # The module has executed the sample of two rows three times, before its first request.
+        assert server.infer("warm", {"x": np.ones((1, 3), np.float32)}).as_numpy("OUTPUT__0").tolist() == [[7, 7, 7]]
         for name in ("safe", "state", "runtime"):
             answer = server.infer(name, {"x": np.array([[1, 2, 3], [4, 5, 6]], np.float32)}).as_numpy("OUTPUT__0")
             assert answer.tolist() == [[2, 4, 6], [8, 10, 12]]

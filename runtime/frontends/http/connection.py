@@ -22,18 +22,12 @@ from pyruntime.runtime.frontends.common.restrictions import is_loopback
 from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX, Exchange
 from pyruntime.runtime.frontends.http.exchanges import UNREADABLE, exchange_of
 from pyruntime.runtime.frontends.http.health_reserve import HEALTH, HEALTH_CONNECTIONS_MAX, NO_PLACE, only_health
+from pyruntime.runtime.frontends.http.incoming_body import IncomingBody
 from pyruntime.runtime.frontends.http.infer_exchange import InferExchange
 from pyruntime.runtime.frontends.http.known_exchange import begin_known, may_be_known
 from pyruntime.runtime.frontends.http.lending import Lending
 from pyruntime.runtime.frontends.http.repeated_requests import find_answer
-from pyruntime.runtime.frontends.http.request_head import (
-    HEAD_BYTES_MAX,
-    HEAD_END,
-    BadRequest,
-    ChunkedBody,
-    Head,
-    too_long,
-)
+from pyruntime.runtime.frontends.http.request_head import HEAD_BYTES_MAX, HEAD_END, BadRequest, Head, too_long
 from pyruntime.runtime.frontends.http.response_head import CONTINUE
 from pyruntime.runtime.frontends.http.routes import Endpoint
 from pyruntime.runtime.frontends.http.write_stall import WriteStall
@@ -66,12 +60,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # Defaults are class attributes: a connection changes few of them in its life.
     transport: asyncio.Transport | None = None
-    # The request whose body is arriving, and where it goes: directly into memory, in chunks, or in pieces.
-    _current: Exchange | None = None
-    _direct: memoryview | None = None
-    _chunked: ChunkedBody | None = None
-    # The bytes of a body that are still to come, but for those that `_direct` has room for.
-    _missing = 0
+    # The body that is arriving.
+    _body: IncomingBody | None = None
     _discarded = 0
     # The beginning of a head, or bytes that were read while too many requests were due, or wait for a turn.
     _rest = b""
@@ -146,7 +136,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._lending.end()
         self._end_stall()
         self._connections.discard(self)
-        self._current = self._direct = self._chunked = None
+        self._body = None
         for exchange in self.exchanges:
             exchange.abandon()
         self.exchanges.clear()
@@ -158,7 +148,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         Those that their models still answer are answered.
         """
         self._settle()
-        if self._current is not None or not self.exchanges:
+        if self._body is not None or not self.exchanges:
             return False
         self.exchanges[-1].keep_alive = False
         for exchange in list(self.exchanges):
@@ -166,22 +156,20 @@ class HttpConnection(asyncio.BufferedProtocol):
         return True
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _READ_BUFFER if self._direct is None else self._direct
+        body = self._body
+        return _READ_BUFFER if body is None or body.direct is None else body.direct
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._direct is not None:
-            self._direct = self._direct[nbytes:]
-            if not self._direct:
-                if self._missing:
-                    self._grow_direct()
-                else:
-                    self._direct = None
-                    rounds = self._state.rounds
-                    if rounds.at_once > 0:
-                        rounds.at_once -= 1
-                    elif self._must_wait(b""):
-                        return
-                    self._complete()
+        body = self._body
+        if body is not None and body.direct is not None:
+            body.fill(nbytes)
+            if body.is_complete:
+                rounds = self._state.rounds
+                if rounds.at_once > 0:
+                    rounds.at_once -= 1
+                elif self._must_wait(b""):
+                    return
+                self._complete(body)
             return
         data = _READ_BUFFER[:nbytes].tobytes()
         if self.exchanges:
@@ -218,8 +206,8 @@ class HttpConnection(asyncio.BufferedProtocol):
                 return
             is_admitted = True
         while data and self.transport is not None:
-            if self._current is not None:
-                data = self._take_body(data)
+            if self._body is not None:
+                data = self._take_body(self._body, data)
                 continue
             if self._write_paused or len(self.exchanges) >= PIPELINED_MAX:
                 self._rest = data  # no longer than one read; `answered` goes on with it
@@ -280,72 +268,44 @@ class HttpConnection(asyncio.BufferedProtocol):
                 data = data[end:]
 
     def _begin_body(self, exchange: Exchange, head: Head) -> None:
-        self._current = exchange
-        if head.chunked:
-            self._chunked = ChunkedBody()
-        self._missing = head.content_length
+        self._body = body = IncomingBody(exchange, head)
         if not exchange.check_head() and head.expects_continue:
             # The client gets the refusal at once. It may or may not send the body, so the connection must end.
-            self._current = self._chunked = None
+            self._body = None
             self._ended = True
             exchange.keep_alive = False
             exchange.finish(b"")
             return
         self._owes_continue = head.expects_continue
         self._continue()
-        self._direct = exchange.direct_body()
-        if self._direct is not None:
-            self._missing -= len(self._direct)
+        body.seek_memory()
 
     def _continue(self) -> None:
         """Tell the client to send its body, once all earlier requests are answered."""
-        if self._owes_continue and self.exchanges[0] is self._current and self.transport is not None:
+        if not self._owes_continue or self._body is None or self.transport is None:
+            return
+        if self.exchanges[0] is self._body.exchange:
             self._owes_continue = False
             self.transport.write(CONTINUE)
 
-    def _take_body(self, data: bytes) -> bytes:
-        """Give the current exchange its part of `data`. Returns the rest."""
-        exchange = self._current
-        assert exchange is not None  # `_received` checked it
-        if self._direct is not None:  # the read that brought the head brought this much of the body
-            size = min(len(data), len(self._direct))
-            self._direct[:size] = data[:size]
-            self._direct = self._direct[size:]
-            if not self._direct:
-                self._grow_direct()  # the body is not complete
-            return data[size:]
-        if not exchange.admit(len(data) if self._chunked is not None else min(len(data), self._missing)):
+    def _take_body(self, body: IncomingBody, data: bytes) -> bytes:
+        """Give a body its part of `data`. Returns the rest."""
+        if not body.admits(len(data)):
             self._rest = data  # no longer than one read; `has_room` goes on with it
             self._waits_for_room = True
             self._throttle()
             return b""
-        if self._chunked is not None:
-            parts, rest = self._chunked.feed(data)
-            for part in parts:
-                exchange.take(part)
-            if self._chunked.complete:
-                self._complete()
-            elif rest and self._must_wait(rest):
-                return b""
-            return rest
-        part, rest = data[: self._missing], data[self._missing :]
-        self._missing -= len(part)
-        exchange.take(part)
-        if not self._missing:
-            self._complete()
+        rest = body.take(data)
+        if body.is_complete:
+            self._complete(body)
+        elif rest and body.direct is None and self._must_wait(rest):
+            return b""
         return rest
 
-    def _grow_direct(self) -> None:
-        """Get memory for the next part of the body."""
-        assert self._current is not None  # its body is arriving
-        self._direct = self._current.more_direct()
-        if self._direct is not None:
-            self._missing -= len(self._direct)
-
-    def _complete(self) -> None:
-        exchange, self._current, self._chunked = self._current, None, None
-        assert exchange is not None  # its body has just come in
+    def _complete(self, body: IncomingBody) -> None:
+        self._body = None
         self._owes_continue = False  # the client has not waited for it
+        exchange = body.exchange
         exchange.finish(b"")
         if exchange.is_repeated:
             self._repeated = exchange.head
@@ -359,10 +319,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._ended = True
         self._waits_for_room = False
         self._rest = b""
-        self._direct = None
         self._owes_continue = False
-        exchange, self._current, self._chunked = self._current, None, None
-        if exchange is None:
+        body, self._body = self._body, None
+        if body is not None:
+            exchange = body.exchange
+        else:
             exchange = exchange_of(Endpoint.REFUSED)(self._state, self, UNREADABLE)
             self.exchanges.append(exchange)
         exchange.keep_alive = False
@@ -397,8 +358,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     def take_slice(self) -> None:
         """See WaitingConnection."""
         self._waits_for_turn = False
-        if self._current is not None and self._direct is None and self._chunked is None and not self._missing:
-            self._complete()
+        if self._body is not None and self._body.is_complete:
+            self._complete(self._body)
         else:
             self._throttle()
 
@@ -428,7 +389,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._state.settle()
         phase = self._phase()
         heard, self._heard = self._heard, False
-        if not self._timeouts.are_exceeded(now, phase, anew=heard, taken=self._taken(), crowded=crowded):
+        if not self._timeouts.are_exceeded(now, phase, anew=heard, taken=self._progress(), crowded=crowded):
             return
         if phase is Phase.REQUEST:
             self.close_idle()
@@ -439,17 +400,15 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _phase(self) -> Phase:
         if self._read_paused or self._owes_continue or self.transport is None or self.transport.is_closing():
             return Phase.SERVER
-        if self._current is not None:
+        if self._body is not None:
             return Phase.BODY
         if self._rest:
             return Phase.HEAD
         return Phase.SERVER if self.exchanges else Phase.REQUEST
 
-    def _taken(self) -> int:
+    def _progress(self) -> int:
         """A number that grows by the received bytes of a body."""
-        if self._chunked is not None:
-            return self._chunked.taken
-        return -self._missing if self._direct is None else -self._missing - len(self._direct)
+        return 0 if self._body is None else self._body.progress
 
     def shut_down(self) -> None:
         """Do nothing: HTTP/1.1 cannot announce the shutdown. The next request is answered with 503."""
@@ -478,7 +437,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         # A body is read whenever there is room for it: otherwise its request would never be answered.
         due = self._write_paused or len(self.exchanges) >= PIPELINED_MAX
-        full = self._waits_for_room or self._waits_for_turn or (self._current is None and due)
+        full = self._waits_for_room or self._waits_for_turn or (self._body is None and due)
         if full and not self._read_paused:
             self._read_paused = True
             self.transport.pause_reading()

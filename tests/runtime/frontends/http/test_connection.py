@@ -605,7 +605,7 @@ class TestGrowingBody:
         taken = []
         for at in range(0, len(self.DATA), 10_000):
             transport.feed(self.DATA[at : at + 10_000])
-            taken.append(transport._connection._taken())
+            taken.append(transport._connection._progress())
         assert taken[:-1] == sorted(set(taken[:-1]))
 
 

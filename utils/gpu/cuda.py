@@ -22,7 +22,8 @@ _PACKAGE = "cuda.bindings.driver"
 _NAME_BYTES = 256
 # CU_STREAM_NON_BLOCKING: our copies do not wait for the work of frameworks, except by events.
 _NON_BLOCKING = 1
-# CU_EVENT_DISABLE_TIMING and CU_EVENT_INTERPROCESS.
+# CU_EVENT_DISABLE_TIMING, and with CU_EVENT_INTERPROCESS.
+_NO_TIMING = 2
 _EVENT_FLAGS = 2 | 4
 # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only flag there is.
 _LAZY_PEERS = 1
@@ -46,6 +47,7 @@ class CudaGpu:
         self._context = self._call("cuDevicePrimaryCtxRetain", self._device)
         with self._current():
             self._stream = self._call("cuStreamCreate", _NON_BLOCKING)
+            self._here = self._call("cuEventCreate", _NO_TIMING)
 
     # Properties.
 
@@ -67,9 +69,18 @@ class CudaGpu:
         prefix = "MIG" if is_slice else "GPU"
         return GpuProperties(self._ordinal, f"{prefix}-{id}", name, (major, minor), total, free, is_slice)
 
+    @property
+    def stream(self) -> int:
+        return int(self._stream)
+
     def settle(self) -> None:
         with self._current():
             self._call("cuCtxSynchronize")
+
+    def order(self, stream: int) -> None:
+        with self._current():
+            self._call("cuEventRecord", self._here, self._stream)
+            self._call("cuStreamWaitEvent", stream, self._here, 0)
 
     # Memory.
 
@@ -98,6 +109,11 @@ class CudaGpu:
             start, size = self._call("cuMemGetAddressRange", pointer)
         # The driver divides its allocations, and a handle may lead into one.
         return int(start) + int(size) - pointer
+
+    def device_of(self, pointer: int) -> int:
+        with self._current():
+            attribute = self._cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+            return int(self._call("cuPointerGetAttribute", attribute, pointer))
 
     # Copies.
 

@@ -93,8 +93,15 @@ class Gpu(Protocol):
     def properties(self) -> GpuProperties:
         """The properties of the GPU, with the memory that is free now."""
 
+    @property
+    def stream(self) -> int:
+        """The stream of the copies below, as frameworks and DLPack number streams."""
+
     def settle(self) -> None:
         """Return when all work of this process on the GPU is complete, also that of frameworks."""
+
+    def order(self, stream: int) -> None:
+        """Let later work of another stream of this process come behind all copies, and all waits, so far."""
 
     # Memory.
 
@@ -118,6 +125,9 @@ class Gpu(Protocol):
 
     def size(self, pointer: int) -> int:
         """The size of the memory that `allocate` or `open` returned."""
+
+    def device_of(self, pointer: int) -> int:
+        """The number of the GPU that memory of this process lies on, also a framework's. Raises GpuHandleError."""
 
     # Copies.
 

@@ -9,7 +9,7 @@ It keeps the rules of the driver, and is stricter where the driver leaves the re
 - Memory must not be freed while another process has it open, nor used after the process that owns it has ended.
 - A process must wait for an event behind a copy of another process before it reads the result. Each process counts its
   copies. An event carries that number, and memory the number of the last copy to it; `_seen` is how far this process
-  has waited for each other one.
+  has waited for each other one. A framework has streams of its own, which come behind ours by `order` or `settle` only.
 
 Memory and events are memfds without a name, which other processes open through /proc: they end with their owner, and
 leave nothing behind. Pointers are not addresses of this process, so that nobody can use one by mistake.
@@ -39,6 +39,8 @@ _NUMBER = struct.Struct("<Q")
 _OWNER, _FREED, _WRITER, _COPY, _FIRST_OPENER = range(5)
 _HANDLE = struct.Struct("<8sQQQ8s")
 _MEMORY, _EVENT = b"stand-in", b"st-event"
+# Streams have addresses, and this is none. CUDA's own streams are 1 and 2.
+_STREAM = 16
 # No mapping of a process lies there.
 _FIRST_POINTER = 1 << 52
 
@@ -124,6 +126,9 @@ class StandInGpu:
         self._next = _FIRST_POINTER
         self._copies = 0
         self._seen: Dict[int, int] = {}
+        # The same at the last `settle`, and for each stream of a framework at its last `order`.
+        self._settled: Dict[int, int] = {}
+        self._ordered: Dict[int, Dict[int, int]] = {}
         self._lost = ""
         self._work: List[Callable[[], None]] = []
         gpus = self._gpus(self._machine())
@@ -139,15 +144,36 @@ class StandInGpu:
         used = sum(memory.size for memory in self._memory.values() if memory.get(_OWNER) == os.getpid())
         return gpu._replace(free_bytes=gpu.free_bytes - used)
 
+    @property
+    def stream(self) -> int:
+        return _STREAM + self._ordinal
+
     def settle(self) -> None:
         self._begin("settle")
         work, self._work = self._work, []
         for each in work:
             each()
+        self._settled = self._reached()
+
+    def order(self, stream: int) -> None:
+        self._begin("order")
+        self._ordered[stream] = self._reached()
 
     def enqueue(self, work: Callable[[], None]) -> None:
         """Have work done like that of a framework: at the next `settle`, and not before."""
         self._work.append(work)
+
+    def read_by(self, stream: int, pointer: int, target: Any) -> None:
+        """Read like a framework on a stream of its own, which must come behind the copies to this memory."""
+        self._begin("read_by")
+        with memoryview(target).cast("B") as filled:
+            memory, at = self._range(pointer, len(filled), "read_by")
+            with memory.locked():
+                writer, copy = memory.get(_WRITER), memory.get(_COPY)
+            if copy > max(self._ordered.get(stream, {}).get(writer, 0), self._settled.get(writer, 0)):
+                raise gpu_error("CUDA_ERROR_NOT_READY", "read_by", f"nothing orders stream {stream} behind the copy")
+            with memoryview(memory.map) as source:
+                filled[:] = source[at : at + len(filled)]
 
     # Memory.
 
@@ -197,6 +223,11 @@ class StandInGpu:
     def size(self, pointer: int) -> int:
         self._begin("size")
         return self._find(self._memory, pointer, "size").size
+
+    def device_of(self, pointer: int) -> int:
+        self._begin("device_of")
+        self._range(pointer, 0, "device_of")
+        return self._ordinal
 
     # Copies.
 
@@ -346,6 +377,10 @@ class StandInGpu:
             writer, copy = memory.get(_WRITER), memory.get(_COPY)
         if writer != os.getpid() and copy > self._seen.get(writer, 0):
             raise gpu_error("CUDA_ERROR_NOT_READY", call, "no event orders this behind the copy of another process")
+
+    def _reached(self) -> Dict[int, int]:
+        """How far our stream is: what it has waited for, and its own copies."""
+        return {**self._seen, os.getpid(): self._copies}
 
     def _see(self, event: int, call: str) -> None:
         page = self._find(self._events, event, call)

@@ -28,6 +28,12 @@ class CUdevice_attribute(enum.Enum):
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76
 
 
+class CUpointer_attribute(enum.Enum):
+    """Attributes of pointers, by the driver's numbers."""
+
+    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9
+
+
 class _Handle:
     def __init__(self):
         self._bytes = (ctypes.c_char * 64)()
@@ -49,6 +55,7 @@ class FakeDriver:
 
     CUresult = CUresult
     CUdevice_attribute = CUdevice_attribute
+    CUpointer_attribute = CUpointer_attribute
     CUipcMemHandle = CUipcMemHandle
     CUipcEventHandle = CUipcEventHandle
 
@@ -106,7 +113,7 @@ class FakeDriver:
         return ()
 
     def cuStreamCreate(self, Flags):
-        return "stream"
+        return 0x7F0000001000
 
     def cuStreamSynchronize(self, hStream):
         return ()
@@ -126,6 +133,10 @@ class FakeDriver:
 
     def cuMemGetAddressRange(self, dptr):
         return dptr, len(self._memory[dptr])
+
+    def cuPointerGetAttribute(self, attribute, ptr):
+        assert ptr in self._memory
+        return 3
 
     def cuIpcGetMemHandle(self, dptr):
         handle = CUipcMemHandle()
@@ -152,8 +163,8 @@ class FakeDriver:
         return ()
 
     def cuEventCreate(self, Flags):
-        assert Flags == 6
-        return 77
+        assert Flags in (2, 6)
+        return 70 + Flags
 
     def cuEventRecord(self, hEvent, hStream):
         return ()

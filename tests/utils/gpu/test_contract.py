@@ -54,6 +54,20 @@ def test_copy(gpu):
     gpu.free(target)
 
 
+def test_streams(gpu):
+    """The stream of the copies is not one of CUDA's own, which can be ordered behind it."""
+    assert gpu.stream not in (0, 1, 2)
+    gpu.order(1)
+    gpu.order(2)
+
+
+def test_gpu_of_a_pointer(gpu):
+    """Memory lies on the GPU that it was allocated on."""
+    pointer = gpu.allocate(16)
+    assert gpu.device_of(pointer + 8) == 0
+    gpu.free(pointer)
+
+
 def test_too_much_memory(gpu):
     """There is not more memory than the GPU has."""
     with pytest.raises(GpuMemoryError):

@@ -13,7 +13,7 @@ import pytest
 from pyruntime.utils.gpu.cuda import CudaGpu
 from pyruntime.utils.gpu.driver import GpuHandleError, GpuLostError, GpuMemoryError, GpuMissingError, GpuProperties
 from pyruntime.utils.gpu.inventory import STAND_IN, open_gpu
-from tests.utils.gpu.fake_driver import CUdevice_attribute, CUresult, FakeDriver
+from tests.utils.gpu.fake_driver import CUdevice_attribute, CUpointer_attribute, CUresult, FakeDriver
 
 PACKAGE = "cuda.bindings.driver"
 
@@ -73,6 +73,7 @@ def test_settle(driver):
 def test_events(driver):
     """Events are made for other processes, and order the stream of the copies."""
     gpu = CudaGpu()
+    driver.log.clear()
     event = gpu.create_event()
     gpu.record(event)
     seen = gpu.open_event(gpu.export_event(event))
@@ -88,6 +89,23 @@ def test_events(driver):
         "cuEventSynchronize",
         "cuEventDestroy",
     ]
+
+
+def test_streams_of_others(driver, monkeypatch):
+    """Another stream waits for an event that is recorded in that of the copies. The process waits for nothing."""
+    gpu = CudaGpu()
+    steps = []
+    monkeypatch.setattr(driver, "cuEventRecord", lambda *arguments: steps.append(arguments) or ())
+    monkeypatch.setattr(driver, "cuStreamWaitEvent", lambda *arguments: steps.append(arguments) or ())
+    gpu.order(2)
+    assert gpu.stream == 0x7F0000001000
+    assert steps == [(72, gpu.stream), (2, 72, 0)]
+
+
+def test_gpu_of_a_pointer(driver):
+    """The driver knows where memory of a framework lies."""
+    gpu = CudaGpu()
+    assert gpu.device_of(gpu.allocate(1)) == 3
 
 
 def test_properties(driver):
@@ -163,6 +181,6 @@ def test_the_package_has_these_functions():
             (text,) = re.findall(rf"^{name}\((.*)\)", getattr(real, name).__doc__)
             expected = text.count(",") + 1 if text else 0
             assert len(inspect.signature(function).parameters) - 1 == expected, (name, text)
-    for kind in (CUresult, CUdevice_attribute):
+    for kind in (CUresult, CUdevice_attribute, CUpointer_attribute):
         for member in kind:
             assert getattr(getattr(real, kind.__name__), member.name) == member.value

@@ -86,6 +86,32 @@ def test_use_before_the_event(stand_in, peers):
 
 
 @pytest.mark.processes
+def test_streams_of_frameworks(stand_in, peers):
+    """A stream of a framework must be behind our copies, and behind those that we waited for, before it reads them."""
+    peer = peers()
+    source, target, event = peer.allocate(4), peer.allocate(4), peer.create_event()
+    there, seen = stand_in.open(peer.export(target)), stand_in.open_event(peer.export_event(event))
+    own = stand_in.allocate(4)
+    peer.copy(target, source, 4)
+    peer.record(event)
+    stand_in.wait(seen)
+    stand_in.copy(own, there, 4)
+    for pointer in (there, own):
+        with pytest.raises(GpuError, match="nothing orders stream 5"):
+            stand_in.read_by(5, pointer, bytearray(4))
+    stand_in.order(5)
+    for pointer in (there, own):
+        stand_in.read_by(5, pointer, bytearray(4))
+        with pytest.raises(GpuError, match="nothing orders stream 6"):
+            stand_in.read_by(6, pointer, bytearray(4))
+    stand_in.settle()
+    stand_in.read_by(6, own, bytearray(4))
+    stand_in.copy(own, there, 4)
+    with pytest.raises(GpuError, match="nothing orders stream 5"):
+        stand_in.read_by(5, own, bytearray(4))
+
+
+@pytest.mark.processes
 def test_another_gpu(stand_in, peers):
     """A handle is refused on another GPU."""
     peer = peers(1)

@@ -4,11 +4,14 @@
 
 Nothing is copied before the contents are needed in main memory: for a response, for another model, or by `as_numpy`.
 Each time they are copied anew, because the model may change them meanwhile.
+
+Another framework gets the memory itself. It says on which stream it reads, which comes behind the contents.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional, Tuple
+import math
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 import numpy as np
 
@@ -32,8 +35,9 @@ class GpuContents:
         self.pointer = imported.pointer
         self.owner = imported.owner
         self.shape = imported.shape
+        self.read_only = imported.read_only
         self.dtype: Any = _DTYPES.get(imported.datatype, _BF16_BITS)
-        self.nbytes = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self._name = name
 
     def settle(self) -> None:
@@ -42,6 +46,11 @@ class GpuContents:
             gpu_of(self.gpu).settle()
         except GpuError as exc:
             raise self._failure(exc) from exc
+
+    def ready(self, stream: Optional[int]) -> None:
+        """Let later work of this stream, or of any for None, find complete contents. Raises TritonModelException."""
+        if stream != dlpack.NO_STREAM:
+            self.settle()  # the framework may have changed them on any stream
 
     def copy_to(self, target: Any) -> None:
         """Copy the contents to a writable buffer of that size. Raises TritonModelException."""
@@ -87,9 +96,49 @@ class GpuTensor(Tensor):
 
     def to_dlpack(self) -> Any:
         """A PyCapsule "dltensor" over the memory on the GPU, whose contents are complete. Nothing is copied."""
+        self._on_gpu.ready(None)
+        return self._handed_on(None)
+
+    def __dlpack__(
+        self,
+        stream: Optional[int] = None,
+        max_version: Optional[Tuple[int, int]] = None,
+        dl_device: Optional[Tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> Any:
+        """The DLPack protocol of the array API standard: the memory on the GPU, or with `dl_device` a copy of it.
+
+        `stream` is that of the consumer, by CUDA's numbers: None or 1 the legacy default stream, 2 that of the thread,
+        -1 none. Raises BufferError for another device, and for a copy on the GPU, which is the consumer's to make.
+        """
+        dlpack.check_export(dl_device, self.__dlpack_device__())
+        if dl_device is not None and int(dl_device[0]) == dlpack.CPU:
+            if copy is False:
+                raise BufferError("a tensor on a GPU cannot be exported to main memory without a copy")
+            return Tensor._capsule(self, max_version, None)
+        if copy:
+            raise BufferError("a tensor on a GPU is exported as it is: copy what you take")
+        if stream == 0:
+            raise BufferError("stream 0 is ambiguous: CUDA's default streams are 1 and 2")
+        self._on_gpu.ready(dlpack.LEGACY_STREAM if stream is None else stream)
+        return self._handed_on(max_version)
+
+    @property
+    def __cuda_array_interface__(self) -> Dict[str, Any]:
+        """For frameworks without DLPack, such as Numba: the memory on the GPU, whose contents are complete."""
+        from pyruntime.stub.pb_utils.cuda_array import cuda_array_interface
+
         memory = self._on_gpu
-        memory.settle()
-        return dlpack.to_capsule(memory.owner, memory.pointer, self._shape, self._datatype, memory.gpu)
+        if self._datatype == "BF16":
+            raise AttributeError("the CUDA array interface has no BF16")
+        memory.ready(None)
+        return cuda_array_interface(memory.pointer, tuple(self._shape), memory.dtype, memory.read_only)
+
+    def _handed_on(self, max_version: Optional[Tuple[int, int]]) -> Any:
+        # The contents are the owner, so that whoever looks sees that they are in use.
+        memory = self._on_gpu
+        gpu, read_only = memory.gpu, memory.read_only
+        return dlpack.to_capsule(memory, memory.pointer, self._shape, self._datatype, gpu, max_version, read_only)
 
     def __dlpack_device__(self) -> Tuple[int, int]:
         """The DLPack protocol: the GPU, by its number in this process."""

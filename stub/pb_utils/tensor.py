@@ -125,17 +125,41 @@ class Tensor:
         return array
 
     def to_dlpack(self) -> Any:
-        """A PyCapsule "dltensor" over the contents. Raises TritonModelException for BYTES."""
+        """A PyCapsule "dltensor" over the contents. Raises TritonModelException for BYTES.
+
+        Each call makes a new capsule over the same memory. A consumer that keeps one keeps the memory.
+        """
+        return self._capsule(None, None)
+
+    def __dlpack__(
+        self,
+        stream: Optional[int] = None,
+        max_version: Optional[Tuple[int, int]] = None,
+        dl_device: Optional[Tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> Any:
+        """The DLPack protocol of the array API standard. `stream` has no meaning for main memory.
+
+        Raises BufferError for another device, or if `copy` is False and the array is not contiguous.
+        """
+        from pyruntime.stub.pb_utils import dlpack
+
+        dlpack.check_export(dl_device, _DL_CPU)
+        return self._capsule(max_version, copy)
+
+    def _capsule(self, max_version: Optional[Tuple[int, int]], copy: Optional[bool]) -> Any:
         from pyruntime.stub.pb_utils import dlpack
 
         if self._datatype == "BYTES":
             raise TritonModelException("DLPack does not have support for string tensors.")
-        contents = np.ascontiguousarray(self._contents()).reshape(self._shape)
-        return dlpack.to_capsule(contents, contents.ctypes.data, self._shape, self._datatype)
-
-    def __dlpack__(self, stream: Optional[int] = None, **_: Any) -> Any:
-        """The DLPack protocol. `stream` has no meaning for CPU memory."""
-        return self.to_dlpack()
+        contents = self._contents()
+        if copy is False and not contents.flags.c_contiguous:
+            raise BufferError("the array is not contiguous, so that it cannot be exported without a copy")
+        contents = contents.copy() if copy else np.ascontiguousarray(contents)
+        contents = contents.reshape(self._shape)
+        read_only = not contents.flags.writeable
+        pointer = contents.ctypes.data
+        return dlpack.to_capsule(contents, pointer, self._shape, self._datatype, None, max_version, read_only)
 
     def __dlpack_device__(self) -> Tuple[int, int]:
         """The DLPack protocol: CPU memory, device 0."""
@@ -145,7 +169,7 @@ class Tensor:
     def from_dlpack(__name: str, __tensor: Any) -> Tensor:
         """A tensor over the memory of a DLPack capsule, or of any object that has `__dlpack__`, without a copy.
 
-        The memory may be on a GPU: see gpu_tensor.py.
+        The memory may be on a GPU: see gpu_tensor.py. A float8 of any kind is UINT8, because Triton has none.
         """
         from pyruntime.stub.pb_utils import dlpack
 
@@ -156,14 +180,14 @@ class Tensor:
             from pyruntime.stub.pb_utils.gpu_tensor import GpuTensor
 
             return GpuTensor(__name, imported)
-        pointer, shape, datatype, owner, _ = imported
+        pointer, shape, datatype, owner, _, read_only = imported
         dtype = _DTYPES.get(datatype, _BF16_BITS)
         tensor = Tensor.__new__(Tensor)
         tensor._name = __name
         tensor._datatype = datatype
         tensor._shape = list(shape)
         tensor._region = None
-        tensor._array = dlpack.as_array(owner, pointer, tensor._shape, dtype)
+        tensor._array = dlpack.as_array(owner, pointer, tensor._shape, dtype, read_only)
         return tensor
 
     def _map(self) -> Any:

@@ -3,13 +3,17 @@
 import ctypes
 import gc
 import sys
+import tracemalloc
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from pyruntime.stub.pb_utils import dlpack
 from pyruntime.stub.pb_utils.dlpack import (
     _DLManagedTensor,
+    _DLManagedTensorVersioned,
     _get_pointer,
     _is_valid,
     as_array,
@@ -24,6 +28,7 @@ WITHOUT_BYTES = [datatype for datatype in DATATYPES if datatype.name != "BYTES"]
 # numpy itself exports and takes bool from 1.25 on.
 UNKNOWN_TO_NUMPY = {"BF16", "BOOL"} if np.lib.NumpyVersion(np.__version__) < "1.25.0" else {"BF16"}
 WITH_NUMPY = [datatype for datatype in WITHOUT_BYTES if datatype.name not in UNKNOWN_TO_NUMPY]
+HAS_VERSIONS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 SHAPES = [(), (0,), (1,), (3,), (2, 3, 4), (2, 0, 4), (1, 3, 1)]
 
 
@@ -48,15 +53,35 @@ class Owner:
         self.array = array
 
 
-class Producer:
-    """A foreign capsule, field by field; counts the calls of its deleter."""
+# Capsules point into producers, which are cycles, and keep none of them.
+PRODUCERS = []
 
-    def __init__(self, *, shape=(2, 3), strides=None, device_type=1, code=2, bits=32, lanes=1, byte_offset=0):
+
+class Producer:
+    """A foreign capsule, field by field; counts the calls of its deleter. Versioned ones have flags."""
+
+    def __init__(
+        self,
+        *,
+        shape=(2, 3),
+        strides=None,
+        device_type=1,
+        code=2,
+        bits=32,
+        lanes=1,
+        byte_offset=0,
+        version=None,
+        flags=0,
+    ):
+        PRODUCERS.append(self)
         self.deleted = 0
         self.memory = np.arange(24, dtype=np.float32)
         self.shape = (ctypes.c_int64 * len(shape))(*shape)
         self.strides = (ctypes.c_int64 * len(shape))(*strides) if strides else None
-        self.managed = managed = _DLManagedTensor()
+        self.name = b"dltensor" if version is None else b"dltensor_versioned"
+        self.managed = managed = _DLManagedTensor() if version is None else _DLManagedTensorVersioned()
+        if version is not None:
+            managed.major, managed.minor, managed.flags = *version, flags
         tensor = managed.dl_tensor
         tensor.data = self.memory.ctypes.data
         tensor.device_type, tensor.ndim, tensor.byte_offset = device_type, len(shape), byte_offset
@@ -75,7 +100,7 @@ class Producer:
         new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
             ("PyCapsule_New", ctypes.pythonapi)
         )
-        return new(ctypes.addressof(self.managed), b"dltensor", None)
+        return new(ctypes.addressof(self.managed), self.name, None)
 
 
 def export(array, name):
@@ -208,12 +233,15 @@ def test_capsule_is_used_once():
     assert taken.shape == (2,)
 
 
-@pytest.mark.parametrize("obj", [None, 3, [1.0]])
+@pytest.mark.parametrize("obj", [None, 3, [1.0], SimpleNamespace(__dlpack__=None)], ids=repr)
 def test_not_a_capsule(obj):
-    """An object that is not a capsule and does not export one is refused with its type."""
+    """An object that is not a capsule and does not export one is refused in Triton's words, with its gap."""
     with pytest.raises(TritonModelException) as caught:
         import_tensor(obj)
-    assert str(caught.value) == (f"Expected a DLPack capsule or an object with __dlpack__, found type {type(obj)}.")
+    assert str(caught.value) == (
+        "Provided tensor is not supported. Tensor must be a DLPack capsule         or have `__dlpack__` and "
+        "`__dlpack_device__` attributes"
+    )
 
 
 def test_import_of_a_bare_capsule():
@@ -254,7 +282,9 @@ def test_other_devices(device_type, monkeypatch):
     assert producer.deleted == 0
 
 
-@pytest.mark.parametrize(("code", "bits", "lanes"), [(2, 32, 4), (5, 64, 1), (2, 8, 1), (6, 1, 1)])
+@pytest.mark.parametrize(
+    ("code", "bits", "lanes"), [(2, 32, 4), (5, 64, 1), (2, 8, 1), (6, 1, 1), (7, 16, 1), (15, 6, 1)]
+)
 def test_other_datatypes(code, bits, lanes):
     """Vectors, complex numbers and odd widths are refused."""
     with refused(f"DLPack type with code {code}, {bits} bits and {lanes} lanes is not a datatype of Triton."):
@@ -298,6 +328,101 @@ def test_transposed_numpy_array():
     """numpy's own transposed arrays are refused too."""
     with pytest.raises(TritonModelException, match="not contiguous"):
         import_tensor(np.zeros((2, 3)).T)
+
+
+@pytest.mark.parametrize("code", range(7, 15))
+def test_float8(code):
+    """Triton has no float8: the bits of any kind of it are UINT8."""
+    assert from_capsule(Producer(code=code, bits=8).capsule()).datatype == "UINT8"
+
+
+@pytest.mark.parametrize("version", [(1, 0), (1, 9)])
+@pytest.mark.parametrize("flags", [0, 1, 2, 3])
+def test_versioned_capsule(version, flags):
+    """A capsule of the newer layout says whether it may be written to, and its tensor goes back once, too."""
+    producer = Producer(version=version, flags=flags, byte_offset=4)
+    capsule = producer.capsule()
+    taken = from_capsule(capsule)
+    assert (taken.pointer, taken.shape, taken.datatype) == (producer.memory.ctypes.data + 4, (2, 3), "FP32")
+    assert taken.read_only is bool(flags & 1)
+    with refused("DLPack capsule has been consumed before; a capsule can be used only once."):
+        from_capsule(capsule)
+    del taken
+    gc.collect()
+    assert producer.deleted == 1
+
+
+def test_version_that_is_too_new():
+    """The layout of another major version is not known."""
+    producer = Producer(version=(2, 0))
+    with refused("Expected a DLPack capsule of version 1, found 2."):
+        from_capsule(producer.capsule())
+    assert producer.deleted == 0
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("max_version", [None, (0, 8), (1, 0), (1, 3), (2, 0)])
+def test_capsule_for_a_consumer(max_version, read_only):
+    """A consumer that reads versioned capsules is told what is read-only. Our own import is such a consumer."""
+    array = np.arange(4, dtype=np.float32)
+    capsule = to_capsule(array, array.ctypes.data, [4], "FP32", None, max_version, read_only)
+    is_versioned = HAS_VERSIONS and max_version is not None and max_version[0] >= 1
+    assert _is_valid(capsule, b"dltensor_versioned" if is_versioned else b"dltensor")
+    taken = from_capsule(capsule)
+    assert (taken.pointer, taken.read_only) == (array.ctypes.data, is_versioned and read_only)
+
+
+@pytest.mark.skipif(not HAS_VERSIONS, reason="this numpy has no versioned capsules")
+def test_read_only_arrays():
+    """numpy exports a read-only array in a versioned capsule only, and an array over it is read-only again."""
+    array = np.arange(3, dtype=np.float32)
+    array.flags.writeable = False
+    taken = import_tensor(array)
+    assert (taken.pointer, taken.read_only) == (array.ctypes.data, True)
+    view = as_array(taken.owner, taken.pointer, taken.shape, array.dtype, taken.read_only)
+    assert not view.flags.writeable
+    assert view.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("gpu", [None, 0])
+def test_more_than_two_gib(gpu, monkeypatch):
+    """Sizes and offsets beyond 32 bits: only numbers are computed, nothing is allocated or read."""
+    monkeypatch.setattr(dlpack, "_check_device", lambda *_: None)
+    pointer, elements = 1 << 40, 5 << 30
+    taken = from_capsule(to_capsule(None, pointer, (2, elements), "FP64", gpu))
+    assert (taken.pointer, taken.shape, taken.gpu) == (pointer, (2, elements), gpu)
+    producer = Producer(shape=(3, elements), strides=(elements, 1), byte_offset=5 << 30)
+    taken = from_capsule(producer.capsule())
+    assert (taken.pointer, taken.shape) == (producer.memory.ctypes.data + (5 << 30), (3, elements))
+    with pytest.raises(TritonModelException, match="not contiguous"):
+        from_capsule(Producer(shape=(3, elements), strides=(elements % (1 << 32), 1)).capsule())
+
+
+def test_many_capsules_take_no_memory():
+    """Capsules that are dropped or consumed leave nothing. One that is kept keeps its owner, and nothing else."""
+    owner = Owner(np.arange(1000, dtype=np.float32))
+
+    def export():
+        return to_capsule(owner, owner.array.ctypes.data, [1000], "FP32")
+
+    for _ in range(3):  # what is made once
+        from_capsule(export())
+    references = sys.getrefcount(owner)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(1000):
+            export()
+            from_capsule(export())
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert sys.getrefcount(owner) == references
+    assert grown < 20_000  # not 20 bytes for each, of which a capsule alone has more
+    kept = [export() for _ in range(10)]
+    assert sys.getrefcount(owner) == references + len(kept)
+    kept.clear()
+    assert sys.getrefcount(owner) == references
 
 
 def test_bfloat16_is_told_to_the_consumer():

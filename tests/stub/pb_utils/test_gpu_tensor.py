@@ -4,6 +4,8 @@
 
 import json
 import os
+import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +21,8 @@ from pyruntime.utils.gpu.visible import VISIBLE
 from pyruntime.utils.messages import OK
 from pyruntime.utils.regions import Region
 
+HAS_VERSIONS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+
 
 class GpuArray:
     """An array of a framework on a GPU: what is done to it takes place later."""
@@ -28,6 +32,7 @@ class GpuArray:
         self.datatype = datatype
         self.shape = contents.shape
         self.gpu = gpu_of(gpu)
+        self.streams = []
         self.pointer = self.gpu.allocate(max(contents.nbytes, 1))
         self.set(contents)
 
@@ -39,6 +44,7 @@ class GpuArray:
         return (2, self.device)
 
     def __dlpack__(self, stream=None):
+        self.streams.append(stream)
         return dlpack.to_capsule(self, self.pointer, self.shape, self.datatype, self.device)
 
 
@@ -132,6 +138,160 @@ def test_handed_on():
     again = Tensor.from_dlpack("B", tensor)
     del tensor, array
     assert again.as_numpy().tolist() == [0, 1, 2, 3]
+
+
+def test_stream_of_the_producer():
+    """The array is asked for its contents on the stream that copies them."""
+    array = GpuArray(np.zeros(3, np.float32), gpu=1)
+    Tensor.from_dlpack("A", array)
+    assert array.streams == [gpu_of(1).stream]
+
+
+@pytest.mark.parametrize("stream", [None, 1, 2, 0x7F00_0000_0000])
+def test_stream_of_the_consumer(stream):
+    """A consumer finds the contents complete on its stream, which None is CUDA's legacy default stream for."""
+    array = GpuArray(np.arange(4, dtype=np.float32))
+    tensor = Tensor.from_dlpack("A", array)
+    tensor.__dlpack__(stream=stream)
+    target = bytearray(16)
+    array.gpu.read_by(1 if stream is None else stream, array.pointer, target)
+    assert bytes(target) == np.arange(4, dtype=np.float32).tobytes()
+
+
+def test_no_stream():
+    """A consumer that asks for no order waits for nothing; a capsule alone is complete for every stream."""
+    array = GpuArray(np.arange(4, dtype=np.float32))
+    tensor = Tensor.from_dlpack("A", array)
+    target = bytearray(16)
+    tensor.__dlpack__(stream=-1)
+    array.gpu.read(array.pointer, target)
+    assert bytes(target) == bytes(16)
+    tensor.to_dlpack()
+    array.gpu.read_by(9, array.pointer, target)
+    assert bytes(target) == np.arange(4, dtype=np.float32).tobytes()
+
+
+def test_what_a_consumer_may_ask_for():
+    """Another device than the tensor's is main memory at most; copies on the GPU are the consumer's."""
+    contents = np.arange(6, dtype=np.float32).reshape(2, 3)
+    array = GpuArray(contents, gpu=1)
+    tensor = Tensor.from_dlpack("A", array)
+    for options in ({"dl_device": (2, 1)}, {"copy": False}, {"max_version": (1, 0)}):
+        taken = dlpack.from_capsule(tensor.__dlpack__(**options))
+        assert (taken.pointer, taken.gpu, taken.read_only) == (array.pointer, 1, False)
+    for options in ({"dl_device": (1, 0)}, {"dl_device": (1, 0), "copy": True}):
+        taken = dlpack.from_capsule(tensor.__dlpack__(**options))
+        assert taken.gpu is None
+        copied = dlpack.as_array(taken.owner, taken.pointer, taken.shape, np.dtype(np.float32))
+        np.testing.assert_array_equal(copied, contents)
+    for options, message in (
+        ({"dl_device": (2, 0)}, "cannot be exported to"),
+        ({"dl_device": (1, 0), "copy": False}, "without a copy"),
+        ({"copy": True}, "copy what you take"),
+        ({"stream": 0}, "stream 0 is ambiguous"),
+    ):
+        with pytest.raises(BufferError, match=message):
+            tensor.__dlpack__(**options)
+
+
+def test_read_only_memory():
+    """A consumer that can know it knows that it must not write."""
+    array = GpuArray(np.zeros(4, np.float32))
+    imported = dlpack.ImportedTensor(array.pointer, (4,), "FP32", array, 0, True)
+    tensor = GpuTensor("A", imported)
+    assert dlpack.from_capsule(tensor.__dlpack__(max_version=(1, 0))).read_only is HAS_VERSIONS
+    assert dlpack.from_capsule(tensor.__dlpack__()).read_only is False
+    assert tensor.__cuda_array_interface__["data"] == (array.pointer, True)
+
+
+def test_repeated_exports_take_no_memory():
+    """Each capsule keeps the contents alive as long as its consumer has it, and no longer; none has a copy."""
+    array = GpuArray(np.arange(4, dtype=np.float32))
+    tensor = Tensor.from_dlpack("A", array)
+    before = array.gpu.properties().free_bytes
+    taken = [dlpack.from_capsule(tensor.to_dlpack()) for _ in range(100)]
+    assert array.gpu.properties().free_bytes == before
+    contents = weakref.ref(tensor._on_gpu)
+    del tensor
+    taken = taken[-1:]
+    assert contents() is not None
+    assert taken[0].pointer == array.pointer
+    taken.clear()
+    assert contents() is None
+
+
+class CudaArray:
+    """An array of a framework without DLPack, such as Numba."""
+
+    def __init__(self, array, **fields):
+        self.array = array  # of GpuArray
+        self.fields = {
+            "shape": array.shape,
+            "typestr": "<f4",
+            "data": (array.pointer, False),
+            "version": 3,
+            "strides": None,
+            "stream": None,
+            **fields,
+        }
+
+    @property
+    def __cuda_array_interface__(self):
+        return self.fields
+
+
+@pytest.mark.parametrize("strides", [None, (12, 4)])
+def test_cuda_array(writer, strides):
+    """Frameworks without DLPack hand their arrays in and out by Numba's protocol."""
+    contents = np.arange(6, dtype=np.float32).reshape(2, 3)
+    array = GpuArray(contents)
+    tensor = Tensor.from_dlpack("OUT", CudaArray(array, strides=strides))
+    assert (tensor.is_cpu(), tensor.shape(), tensor.__dlpack_device__()) == (False, [2, 3], (2, 0))
+    assert written(writer, tensor) == contents.tobytes()
+    array.set(contents + 1)
+    handed_on = tensor.__cuda_array_interface__
+    assert handed_on == CudaArray(array).fields
+    target = bytearray(24)
+    array.gpu.read_by(5, handed_on["data"][0], target)
+    assert bytes(target) == (contents + 1).tobytes()
+    again = Tensor.from_dlpack("A", SimpleNamespace(__cuda_array_interface__=handed_on))
+    np.testing.assert_array_equal(again.as_numpy(), contents + 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"strides": (4, 8)}, "DLPack tensor is not contiguous"),
+        ({"typestr": "<c8"}, "is not of a datatype of Triton"),
+        ({"typestr": ">f4"}, "is not of a datatype of Triton"),
+        ({"mask": 1}, "is not of a datatype of Triton"),
+        ({"data": (1 << 50, False)}, "lies in memory that is on no GPU"),
+    ],
+)
+def test_cuda_array_that_is_refused(fields, message):
+    """What DLPack refuses is refused here as well."""
+    array = CudaArray(GpuArray(np.zeros((2, 3), np.float32)), **fields)
+    with pytest.raises(TritonModelException, match=message):
+        Tensor.from_dlpack("A", array)
+
+
+def test_cuda_array_without_elements():
+    """It lies nowhere, and its strides say nothing."""
+    array = CudaArray(GpuArray(np.zeros((0, 3), np.float32)), data=(0, False), strides=(1, 1))
+    assert Tensor.from_dlpack("A", array).as_numpy().shape == (0, 3)
+
+
+def test_bfloat16_has_no_cuda_array():
+    """The protocol has no type for it. Tensors in main memory have no such attribute."""
+    tensor = Tensor.from_dlpack("A", GpuArray(np.zeros(4, np.uint16), datatype="BF16"))
+    assert not hasattr(tensor, "__cuda_array_interface__")
+    assert not hasattr(Tensor("A", np.zeros(4)), "__cuda_array_interface__")
+
+
+def test_more_than_two_gib():
+    """The size is an exact number; nothing is allocated."""
+    imported = dlpack.ImportedTensor(1 << 40, (3, 1 << 31), "FP64", None, 0)
+    assert GpuTensor("A", imported)._on_gpu.nbytes == 3 << 34
 
 
 def test_input_of_a_call(writer):

@@ -10,13 +10,14 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from pyruntime.runtime.regions import create_region
-from pyruntime.stub.pb_utils import Tensor, TritonModelException, serialize_byte_tensor
+from pyruntime.stub.pb_utils import Tensor, TritonModelException, dlpack, serialize_byte_tensor
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils.dtypes import BY_NAME, DATATYPES
 from pyruntime.utils.request_codec import WireRequest
 
+HAS_VERSIONS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 NUMERIC = [datatype for datatype in DATATYPES if datatype.numpy and datatype.size]
 each_numeric = pytest.mark.parametrize("datatype", NUMERIC, ids=lambda datatype: datatype.name)
 
@@ -300,3 +301,52 @@ class TestDlpack:
         """A tensor that was imported through DLPack is written like any other."""
         tensor = Tensor.from_dlpack("OUT", np.arange(3, dtype=np.int8))
         assert written(tensor) == ("INT8", [3], b"\0\1\2")
+
+
+class TestProtocol:
+    """`__dlpack__` of tensors in main memory, by the array API standard."""
+
+    def test_versions(self):
+        """A consumer that reads versioned capsules may write to what a model may write to, and to nothing else."""
+        array = np.arange(6, dtype=np.float32).reshape(2, 3)
+        for read_only in (False, True):
+            array.flags.writeable = not read_only
+            taken = dlpack.from_capsule(Tensor("A", array).__dlpack__(max_version=(1, 0)))
+            assert (taken.pointer, taken.shape) == (array.ctypes.data, (2, 3))
+            assert taken.read_only is (read_only and HAS_VERSIONS)
+
+    def test_read_only_array(self):
+        """An array that its producer exports as read-only stays so."""
+        array = np.arange(3, dtype=np.float32)
+        array.flags.writeable = False
+        if not HAS_VERSIONS:
+            pytest.skip("this numpy has no versioned capsules")
+        taken = Tensor.from_dlpack("A", array).as_numpy()
+        assert taken.ctypes.data == array.ctypes.data
+        assert not taken.flags.writeable
+
+    def test_copies(self):
+        """A copy is made if the consumer asks for one, or if the array is not contiguous and it does not forbid it."""
+        array = np.arange(6, dtype=np.float32).reshape(2, 3)
+        for options in ({}, {"copy": False}, {"dl_device": (1, 0)}, {"stream": None}, {"stream": 5}):
+            assert dlpack.from_capsule(Tensor("A", array).__dlpack__(**options)).pointer == array.ctypes.data
+        taken = dlpack.from_capsule(Tensor("A", array).__dlpack__(copy=True))
+        assert taken.pointer != array.ctypes.data
+        turned = Tensor("A", array.T)
+        taken = dlpack.from_capsule(turned.__dlpack__())
+        assert dlpack.as_array(taken.owner, taken.pointer, taken.shape, array.dtype).tolist() == array.T.tolist()
+        with pytest.raises(BufferError, match="not contiguous"):
+            turned.__dlpack__(copy=False)
+
+    def test_another_device(self):
+        """A tensor in main memory goes to no GPU."""
+        with pytest.raises(BufferError, match=r"on the DLPack device \(1, 0\) cannot be exported to \(2, 0\)"):
+            Tensor("A", np.zeros(3)).__dlpack__(dl_device=(2, 0))
+
+    def test_float8(self):
+        """Triton has no float8: what a framework has of it comes as the bits, in UINT8."""
+        array = np.arange(4, dtype=np.uint8)
+        capsule = array.__dlpack__()
+        dlpack._DLManagedTensor.from_address(dlpack._get_pointer(capsule, b"dltensor")).dl_tensor.code = 10
+        tensor = Tensor.from_dlpack("A", capsule)
+        assert (tensor.triton_dtype(), tensor.as_numpy().tolist()) == (2, [0, 1, 2, 3])

@@ -100,9 +100,6 @@ class KeptInputs:
         # Callers only ask whether there are any.
         self.watched: Dict[int, _KeptRequest] = {}
 
-    def __len__(self) -> int:
-        return len(self.watched)
-
     def find(self, batch: int, requests: List[Any]) -> Dict[int, Any]:
         """Those of `requests` that are still referenced, by serial. Pass them to `watch` after informing the host."""
         everything = sys.getrefcount(requests) > _LIST_ALONE

@@ -61,7 +61,7 @@ class TestNothingKept:
         """Untouched requests are not kept."""
         held, kept_inputs, _ = executed(region, lambda requests: None)
         assert held == []
-        assert len(kept_inputs) == 0
+        assert len(kept_inputs.watched) == 0
 
     def test_by_a_model_that_reads(self, region):
         """Requests whose inputs were all read are not kept."""
@@ -135,12 +135,12 @@ class TestKept:
         """Every object that leads to an input retains the request of that input, and only this request."""
         held, kept_inputs, kept = executed(region, lambda requests: keep(requests[1]))
         assert held == [1]
-        assert len(kept_inputs) == 1
+        assert len(kept_inputs.watched) == 1
         assert kept_inputs.released() == []
         del kept
         gc.collect()
         assert kept_inputs.released() == [8]
-        assert len(kept_inputs) == 0
+        assert len(kept_inputs.watched) == 0
         assert kept_inputs.released() == []
 
     def test_of_several(self, region):
@@ -228,9 +228,9 @@ class TestKept:
                 kept_inputs=kept_inputs,
                 batch=batch,
             )
-        assert len(kept_inputs) == 3
+        assert len(kept_inputs.watched) == 3
         kept.pop(0)
         assert kept_inputs.released() == [7]
         kept.clear()
         assert kept_inputs.released() == [10, 13]
-        assert len(kept_inputs) == 0
+        assert len(kept_inputs.watched) == 0

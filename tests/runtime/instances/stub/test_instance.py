@@ -724,7 +724,18 @@ class TestWhatModelsAsk:
 
         play(scenario)
 
-    @pytest.mark.parametrize("usage", [[3], [[1, 0]], [[1, 0, "5"]], [[1, 0, 5]] * (USAGES_MAX + 1)])
+    @pytest.mark.parametrize(
+        "usage",
+        [
+            [3],
+            [[1, 0]],
+            [[1, 0, "5"]],
+            [[1, 0, -5]],
+            [[1, 0, 1 << 64]],
+            [[1, -1 << 80, 5]],
+            [[1, 0, 5]] * (USAGES_MAX + 1),
+        ],
+    )
     def test_memory_usage_that_is_none(self, play, usage):
         """A stub that reports anything else, or too much, is killed."""
 

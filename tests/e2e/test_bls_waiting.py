@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from .harness.waiting import LIMIT_S
+
 INPUT = {"IN": np.array([1, 2])}
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 # Calls the first of the models that the request's parameter `path` names, which calls the next, and so on. The last one
@@ -80,7 +82,7 @@ def outcome(server, model, path="", **parameters):
 def send(server, model, *numbers):
     """Send a request, and do not wait: a connection."""
     document = {"inputs": [{"name": "IN", "shape": [len(numbers)], "datatype": "INT64", "data": numbers}]}
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S)
     connection.request("POST", f"/v2/models/{model}/infer", json.dumps(document))
     return connection
 

@@ -14,6 +14,8 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from .harness.waiting import LIMIT_S
+
 INPUT = {"IN": np.array([1, 2])}
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 # Each request's number selects the action: 0 answers at once, other numbers wait until they are cancelled.
@@ -191,7 +193,7 @@ def send(server, model, numbers, **parameters):
 
 def post(server, path, document):
     """Post a document to a model, and do not wait: a connection."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S)
     connection.request("POST", f"/v2/models/{path}", json.dumps(document))
     return connection
 

@@ -20,9 +20,10 @@ import tritonclient.utils.shared_memory as shm
 from numpy.testing import assert_array_equal
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype, serialize_byte_tensor
 
+from .harness.waiting import LIMIT_S
+
 KIB = 1024
 MIB = 1 << 20
-LIMIT_S = 60
 PREFIX = "pyruntime_e2e_"
 HTTP, GRPC = tritonclient.http, tritonclient.grpc
 BOTH = pytest.mark.parametrize("protocol", [HTTP, GRPC], ids=["http", "grpc"])

@@ -24,6 +24,8 @@ from pyruntime.utils.gpu.inventory import STAND_IN
 from pyruntime.utils.gpu.stand_in import StandInGpu
 from pyruntime.utils.gpu.visible import VISIBLE
 
+from .harness.waiting import LIMIT_S
+
 HTTP, GRPC = tritonclient.http, tritonclient.grpc
 BOTH = pytest.mark.parametrize("protocol", [HTTP, GRPC], ids=["http", "grpc"])
 INVALID = "failed to register shared memory region: invalid args"
@@ -313,7 +315,7 @@ def test_stream(server, region):
             enable_empty_final_response=True,
         )
         for _ in range(4):
-            _, error = answers.get(timeout=60)
+            _, error = answers.get(timeout=LIMIT_S)
             assert error is None
         client.stop_stream()
     assert_array_equal(one.get(array), array + 2)

@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 from .harness.ensembles import chain, ensemble, step
 from .harness.models import parameters
-from .harness.waiting import wait_until
+from .harness.waiting import LIMIT_S, wait_until
 
 ADD = """
 class TritonPythonModel:
@@ -364,7 +364,7 @@ def test_over_grpc(server):
         client.async_stream_infer("counting", [tensor(2)], enable_empty_final_response=True)
         values, is_final = [], False
         while not is_final:
-            result, error = answers.get(timeout=60)
+            result, error = answers.get(timeout=LIMIT_S)
             assert error is None
             is_final = result.get_response().parameters["triton_final_response"].bool_param
             values += [] if result.as_numpy("OUT") is None else result.as_numpy("OUT").tolist()

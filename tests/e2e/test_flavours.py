@@ -30,7 +30,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
-LIMIT_S = 60
+from .harness.waiting import LIMIT_S
+
 FLAVOURS = [tritonclient.http, tritonclient.http.aio, tritonclient.grpc, tritonclient.grpc.aio]
 SERVICE = "inference.GRPCInferenceService"
 # Gives back its input, and says what else it was told.

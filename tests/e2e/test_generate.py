@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from .harness.raw import reset
+from .harness.waiting import LIMIT_S
 
-LIMIT_S = 60.0
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: any\r\n\r\n"
 MIB = 1 << 20
 NOT_ONE = (

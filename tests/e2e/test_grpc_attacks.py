@@ -14,12 +14,13 @@ import tritonclient.grpc as triton
 from hyperframe.frame import ContinuationFrame, HeadersFrame, PingFrame, SettingsFrame
 from tritonclient.grpc import service_pb2
 
+from .harness.waiting import LIMIT_S
+
 ECHO = (Path(__file__).parent / "models/echo.py").read_text()
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SettingsFrame(0).serialize()
 # The limit for the growth of a server in all attacks: heaps have holes, and slots stay warm.
 GROWTH_MAX = 64 << 20
 MIB = 1 << 20
-LIMIT_S = 60
 # Raw contents that are announced, all of 2 GiB or half a GiB, and of which little or nothing is there.
 RAWS = (b"\x3a\xf0\xff\xff\xff\x07", b"\x3a\x80\x80\x80\x80\x02" + bytes(1000))
 

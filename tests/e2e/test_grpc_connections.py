@@ -24,6 +24,8 @@ from tritonclient.utils import InferenceServerException
 from pyruntime.runtime.frontends.grpc.connection import STREAM_WINDOW
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
 
+from .harness.waiting import LIMIT_S
+
 ECHO = (Path(__file__).parent / "models/echo.py").read_text()
 # Answers with as many zeros as it is told to, when there is a file `gate` in its folder, and tells that it has begun.
 GATED = """
@@ -42,7 +44,6 @@ class TritonPythonModel:
         ]
 """
 MIB = 1 << 20
-LIMIT_S = 60
 
 
 def request(*numbers, model="echo", **fields):
@@ -95,7 +96,7 @@ class TestLoadGenerators:
             url = f"http://127.0.0.1:{echo.grpc_port}/inference.GRPCInferenceService/{path}"
             headers = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
             command = [program, *options, "-d", tmp_path / "message", *headers, url]
-            return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+            return subprocess.run(command, check=True, capture_output=True, text=True, timeout=LIMIT_S).stdout
 
         return run
 
@@ -125,7 +126,7 @@ class TestMany:
             stubs = [service_pb2_grpc.GRPCInferenceServiceStub(channel) for channel in channels]
             requests = [service_pb2.ModelInferRequest.FromString(request(number)) for number in range(1000)]
             answers = await asyncio.gather(
-                *(stubs[n % connections].ModelInfer(each, timeout=60) for n, each in enumerate(requests))
+                *(stubs[n % connections].ModelInfer(each, timeout=LIMIT_S) for n, each in enumerate(requests))
             )
             for channel in channels:
                 await channel.close()

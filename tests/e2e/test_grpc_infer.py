@@ -18,6 +18,8 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from pyruntime.utils.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX
 
+from .harness.waiting import LIMIT_S
+
 ECHO = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -60,7 +62,7 @@ def streaming(server, **options):
     responses = queue.Queue()
     with closing(server.grpc()) as client:
         client.start_stream(lambda result, error: responses.put((result, error)), **options)
-        yield client, lambda: responses.get(timeout=60)
+        yield client, lambda: responses.get(timeout=LIMIT_S)
         client.stop_stream()
 
 
@@ -185,7 +187,7 @@ class TestUnary:
             wait_until((tmp_path / "slow" / "begun").exists)
             call.cancel()
             wait_until((tmp_path / "slow" / "cancelled").exists)
-            assert outcomes.get(timeout=60).status() == "StatusCode.CANCELLED"
+            assert outcomes.get(timeout=LIMIT_S).status() == "StatusCode.CANCELLED"
 
 
 class TestStream:

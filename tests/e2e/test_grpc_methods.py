@@ -21,7 +21,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-LIMIT_S = 60
+from .harness.waiting import LIMIT_S
+
 # Its only output is a number that its code has.
 CONSTANT = """
 class TritonPythonModel:

@@ -16,7 +16,8 @@ import pytest
 import tritonclient.http
 import trustme
 
-LIMIT_S = 60
+from .harness.waiting import LIMIT_S
+
 IDENTITY = (Path(__file__).parent / "models/echo.py").read_text()
 STREAM = (Path(__file__).parent / "models/count.py").read_text()
 

@@ -17,6 +17,7 @@ import pytest
 from pyruntime.runtime.loaders import python
 
 from .harness.processes import Process, find_process
+from .harness.waiting import LIMIT_S
 
 # Small models, idle connections, and the descriptors that the server may have for both; a start of a stub takes some.
 MODELS = 16
@@ -207,7 +208,10 @@ def test_crashes_in_a_crowd(model, serve, wait_until):
         model(name, PLAIN)
     options = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in early)]
     server = serve(*options, wrapper=("sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh"))
-    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as operator, ExitStack() as clients:
+    with (
+        closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S)) as operator,
+        ExitStack() as clients,
+    ):
         operator.connect()
         for _ in range(CLIENTS):
             clients.enter_context(server.connect())

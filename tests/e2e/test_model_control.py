@@ -21,7 +21,8 @@ from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import InferenceError
 
-LIMIT_S = 120
+from .harness.waiting import LIMIT_S
+
 IN_OUT = {
     "backend": "python",
     "input": [{"name": "IN", "data_type": "TYPE_INT64", "dims": [-1]}],

@@ -13,6 +13,8 @@ import pytest
 import tritonclient.grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from .harness.waiting import LIMIT_S
+
 BACKENDS = ["identity", "repeat", "gather", "calls", "state", "states", "metrics"]
 DTYPES = {
     "BOOL": bool,
@@ -167,7 +169,7 @@ def test_parameters_that_native_code_has_no_type_for(server, model, value, expec
     request.parameters["odd"].CopyFrom(service_pb2.InferParameter(**value))
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        found = stub.ModelInfer(request, timeout=60).parameters["odd"]
+        found = stub.ModelInfer(request, timeout=LIMIT_S).parameters["odd"]
     # Compared as text, because NaN is not equal to itself.
     assert str(found) == str(service_pb2.InferParameter(**expected))
     array = np.arange(2, dtype=np.int32)

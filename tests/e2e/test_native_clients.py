@@ -17,9 +17,10 @@ import tritonclient.http
 import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from .harness.waiting import LIMIT_S
+
 HTTP, GRPC = tritonclient.http, tritonclient.grpc
 BOTH = pytest.mark.parametrize("protocol", [HTTP, GRPC], ids=["http", "grpc"])
-LIMIT_S = 60
 GATE = """
 backend: "gate"
 input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ -1 ] } ]

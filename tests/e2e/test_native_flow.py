@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 
+from .harness.waiting import LIMIT_S
+
 # More than there is room for on the way to a client, with PAD_BYTES, which JSON makes longer.
 COUNT = 40_000
 PAD_BYTES = 2000
@@ -63,7 +65,7 @@ def wait_until_held_up(server, wait_until):
 @contextmanager
 def http_stream(server):
     """The numbers of the responses by HTTP, as they are read."""
-    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S)) as connection:
         connection.request("POST", "/v2/models/flow/generate_stream", json.dumps(FLOOD))
         with connection.getresponse() as response:
             events = (json.loads(line[6:]) for line in response if line.startswith(b"data: "))
@@ -86,7 +88,7 @@ def grpc_stream(server):
 
     def numbers():
         while True:
-            result, error = responses.get(timeout=60)
+            result, error = responses.get(timeout=LIMIT_S)
             assert error is None
             response = result.get_response()
             if response.outputs:

@@ -20,6 +20,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from .harness.waiting import LIMIT_S
+
 # After so many requests that are alike all that can be known is known, and the instance is known to be quick.
 TAUGHT = 100
 
@@ -377,13 +379,13 @@ class TestLives:
                         assert raw.values_of(answer) == [number, turn]
                         turn += 1
                         if turn == 1:
-                            sent.wait(60)
+                            sent.wait(LIMIT_S)
                     assert answer[0] == 503
                 return turn
 
         with ThreadPoolExecutor(4) as pool:
             asked = [pool.submit(ask, number) for number in range(4)]
-            sent.wait(60)
+            sent.wait(LIMIT_S)
             server.process.send_signal(signal.SIGTERM)
             assert all(each.result() for each in asked)
             assert server.wait_exit() == 0

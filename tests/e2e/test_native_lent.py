@@ -22,6 +22,8 @@ import pytest
 import tritonclient.grpc
 from prometheus_client.parser import text_string_to_metric_families
 
+from .harness.waiting import LIMIT_S
+
 # The actions of steer.cc, by the first value of a request.
 HOLD, ERROR, EXECUTE_FAILS, THROW, CALL, SLOW, SHORTER, RELEASE_FIRST, OTHER_THREAD, LOST = range(-1, -11, -1)
 # More requests than any connection takes to be lent that does nothing else.
@@ -699,7 +701,7 @@ class TestLives:
         def ask(number):
             client = connect(server)
             lend(server, client, raw.infer("echo", number, 0))
-            sent.wait(60)
+            sent.wait(LIMIT_S)
             turn = 0
             with suppress(ConnectionError):
                 while (answer := client.ask(raw.infer("echo", number, turn))[0])[0] == 200:
@@ -710,7 +712,7 @@ class TestLives:
 
         with ThreadPoolExecutor(8) as pool:
             asked = [pool.submit(ask, number) for number in range(8)]
-            sent.wait(60)
+            sent.wait(LIMIT_S)
             server.process.send_signal(signal.SIGTERM)
             for each in asked:
                 each.result()

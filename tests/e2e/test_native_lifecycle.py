@@ -19,6 +19,8 @@ import tritonclient.grpc
 from geventhttpclient.response import HTTPConnectionClosed
 from tritonclient.utils import InferenceServerException
 
+from .harness.waiting import LIMIT_S
+
 TENSORS = """
 input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ -1 ] } ]
 output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ -1 ] } ]
@@ -270,7 +272,7 @@ def test_unload_of_a_model_that_lost_requests(serve, model, backends, wait_until
         call = client.async_infer("m", [tensor], lambda result, error: answers.put(error))
         wait_until(lambda: in_flight(server) == 1)
         call.cancel()
-        assert "CANCELLED" in str(answers.get(timeout=60))
+        assert "CANCELLED" in str(answers.get(timeout=LIMIT_S))
         control.unload_model("m")
         wait_until(lambda: "m_0: did not finish within" in server.log)
         path.write_text(MISUSE)

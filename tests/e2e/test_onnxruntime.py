@@ -17,6 +17,7 @@ import pytest
 from tritonclient import grpc
 
 from .harness.operations import libraries, mapped
+from .harness.waiting import LIMIT_S
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install onnxruntime)")
 onnx = pytest.importorskip("onnx", reason="onnx, which makes the models, is not installed (pip install onnx)")
@@ -104,7 +105,7 @@ def test_batches(serve, onnx_folder):
             for each in inputs:
                 each.set_data_from_numpy(array)
             client.async_infer("batched", inputs, lambda result, error: answers.put((result, error)))
-        done = [answers.get(timeout=60) for _ in rows]
+        done = [answers.get(timeout=LIMIT_S) for _ in rows]
     assert [error for _, error in done] == [None, None]
     found = sorted(result.as_numpy("SUM").tolist() for result, _ in done)
     assert found == sorted((array * 2).tolist() for array in rows)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from .harness.browser import Page, browsing, needs_browser
+from .harness.waiting import LIMIT_S
 
 pytestmark = needs_browser
 
@@ -297,7 +298,7 @@ def test_copies_work(model, serve, open_page, which):
         page.type("Values of IN" if name == "echo" else "IN", values)
         text = copied(page, which)
         command = ["bash", "-c", text] if which == "curl" else [sys.executable, "-c", text]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
         assert done.returncode == 0, done.stderr
         assert expected in done.stdout
 
@@ -331,7 +332,7 @@ def test_copies_of_streams_work(model, serve, open_page, which):
     page.type("IN", "3")
     text = copied(page, which)
     command = ["bash", "-c", text] if which == "curl" else [sys.executable, "-c", text]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
     assert all(str(number) in done.stdout for number in (70, 71, 72))
 

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 
+from .harness.waiting import LIMIT_S
+
 ITERATIVE = "sequence_batching { iterative_sequence: true }"
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 # Executes each request as often as its first number says, and writes down which it executed when.
@@ -261,7 +263,7 @@ class TestNative:
                 tensor = tritonclient.grpc.InferInput("IN", [1], "INT64")
                 client.async_stream_infer(model, [tensor.set_data_from_numpy(np.array([count]))], request_id=name)
             for _ in range(8):
-                result, error = got.get(timeout=60)
+                result, error = got.get(timeout=LIMIT_S)
                 assert error is None
                 found[result.get_response().id].append(result.as_numpy("OUT").item())
         assert found == {"a": [2, 1, 0], "b": [4, 3, 2, 1, 0]}
@@ -307,7 +309,7 @@ class TestMeanwhile:
             "parameters": {"act": "until_cancelled"},
         }
         for number in range(1, 6):
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S)
             connection.request("POST", "/v2/models/again/infer", json.dumps(document))
             wait_until((folder / "begun").exists)
             connection.close()

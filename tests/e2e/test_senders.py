@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 
+from .harness.waiting import LIMIT_S
+
 # Does what the request's id says, and what is refused it gives back as a parameter of the next response.
 SENDERS = """
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -418,7 +420,7 @@ class TestGrpcStream:
                 tensor = tritonclient.grpc.InferInput("IN", [2], "INT64").set_data_from_numpy(INPUT["IN"])
                 client.async_stream_infer("senders", [tensor], request_id=act)
             for _ in acts:
-                result, error = responses.get(timeout=60)
+                result, error = responses.get(timeout=LIMIT_S)
                 if result is not None:
                     assert result.get_response().parameters["triton_final_response"].bool_param
                 yield error.message() if result is None else result.as_numpy("OUT").tolist()

@@ -14,6 +14,7 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from .harness.models import parameters
+from .harness.waiting import LIMIT_S
 
 CONFIG = """
 backend: "python"
@@ -328,7 +329,7 @@ class TestGrpc:
                 client.async_stream_infer(name, [grpc_input(index)], sequence_id=77, **place)
             sums = []
             for _ in range(50):
-                result, error = answers.get(timeout=60)
+                result, error = answers.get(timeout=LIMIT_S)
                 assert error is None
                 sums.append(int(result.as_numpy("OUT")[0, 0]))
             client.stop_stream()
@@ -343,7 +344,7 @@ class TestGrpc:
                 for value, start, end in ((5, True, False), (6, False, True)):
                     place = {"sequence_start": start, "sequence_end": end}
                     client.async_stream_infer(name, [grpc_input(value)], sequence_id=78, **place)
-            sums = [int(answers.get(timeout=60)[0].as_numpy("OUT")[0, 0]) for _ in range(40)]
+            sums = [int(answers.get(timeout=LIMIT_S)[0].as_numpy("OUT")[0, 0]) for _ in range(40)]
             client.stop_stream()
         assert sums == [5, 11] * 20
 
@@ -365,7 +366,7 @@ class TestGrpc:
             wait_until(lambda: pending(server) == 0)
             (folder / "go").touch()
             assert held.result() == -1
-            assert sorted(answers.get(timeout=60) for _ in calls) == [
+            assert sorted(answers.get(timeout=LIMIT_S) for _ in calls) == [
                 (index, "StatusCode.CANCELLED") for index in range(3)
             ]
         assert send(server, "m", 1, 1, end=True) == 0
@@ -509,11 +510,11 @@ class TestKindsOfModels:
         with closing(server.grpc()) as client:
             client.start_stream(lambda result, error: answers.put((result, error)))
             client.async_stream_infer("m", [grpc_input(1)], sequence_id=76, sequence_start=True)
-            assert answers.get(timeout=60)[0].as_numpy("OUT").item() == 10
+            assert answers.get(timeout=LIMIT_S)[0].as_numpy("OUT").item() == 10
             for index in (2, 0, 3):
                 place = {"sequence_start": index == 2, "sequence_end": index == 3}
                 client.async_stream_infer("m", [grpc_input(index)], sequence_id=77, **place)
-            values = [int(answers.get(timeout=60)[0].as_numpy("OUT")[0, 0]) for _ in range(5)]
+            values = [int(answers.get(timeout=LIMIT_S)[0].as_numpy("OUT")[0, 0]) for _ in range(5)]
             client.stop_stream()
         assert values == [20, 21, 30, 31, 32]
         statistics = json.loads(server.request("GET", "/v2/models/m/stats").body)["model_stats"][0]

@@ -11,6 +11,7 @@ import pytest
 import tritonclient.grpc
 
 from .harness.models import parameters
+from .harness.waiting import LIMIT_S
 
 CONFIG = """
 backend: "python"
@@ -166,7 +167,7 @@ class TestState:
                     client.async_stream_infer(name, [tensor], sequence_id=id, **place)
             sums = {"11": [], "12": []}
             for _ in range(100):
-                result, error = answers.get(timeout=60)
+                result, error = answers.get(timeout=LIMIT_S)
                 assert error is None
                 sums[result.get_response().id].append(int(result.as_numpy("OUT")[0, 0]))
             client.stop_stream()
@@ -333,7 +334,7 @@ class TestDecoupled:
                 client.async_stream_infer("m", [tensor], sequence_id=1, sequence_start=index == 0)
             sums = []
             for _ in range(9):
-                result, error = answers.get(timeout=60)
+                result, error = answers.get(timeout=LIMIT_S)
                 assert error is None
                 sums.append(int(result.as_numpy("OUT")[0, 0]))
             client.stop_stream()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 # Patience, not a measure: what takes longer hangs, also where ten processes want each core.
-LIMIT_S = 120.0
+LIMIT_S = 120
 POLL_S = 0.01
 
 

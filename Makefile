@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-.PHONY: install serve test test-fast test-frameworks attack simulate docs wheel sanitize lint typecheck bench
+.PHONY: install serve test test-fast test-frameworks properties attack simulate docs wheel sanitize lint typecheck bench
 
 install:
 	scripts/install
@@ -16,6 +16,9 @@ test-fast:
 
 test-frameworks:
 	scripts/test-frameworks
+
+properties:
+	scripts/properties
 
 docs:
 	scripts/docs

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The basis of all tests: ports of their own, how hypothesis looks for examples, and the plugins of plugins/."""
+"""The basis of all tests: ports of their own, and the plugins of plugins/."""
 
 import gc
 import socket
@@ -8,14 +8,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-from .plugins import bytecode, libraries, processes, pythons
+from .plugins import bytecode, examples, libraries, processes, pythons
 
-# Examples are no measure of time: on a busy machine any of them may stand still for seconds.
-settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("fast", settings.get_profile("tests"), max_examples=10)
-settings.load_profile("tests")
+examples.load()
 # Their assertions say as much as those of tests.
 pytest.register_assert_rewrite("tests.e2e.harness")
 

@@ -15,7 +15,7 @@ import pytest
 
 from ..e2e.harness import cgroups
 from ..e2e.harness.server import start_and_stop
-from ..e2e.harness.waiting import wait_until
+from ..e2e.harness.waiting import LIMIT_S, wait_until
 from .harness import repository
 from .harness.clients import Target
 from .harness.instruments import Findings, descriptors, own_bytes, watching
@@ -82,9 +82,11 @@ def cgroup_of():
 
 @pytest.fixture(scope="session")
 def seed(request):
-    """The seed of all generators of this run: another one each time, unless it is given."""
+    """The seed of all generators of this run: one that is given, another one each time with --attack-minutes, or 0."""
     given = request.config.getoption("--attack-seed")
-    return random.randrange(1 << 32) if given is None else given
+    if given is not None:
+        return given
+    return random.randrange(1 << 32) if request.config.getoption("--attack-minutes") else 0
 
 
 def _settled(server, bytes_before, descriptors_before) -> bool:
@@ -117,7 +119,7 @@ def run_attack(request, seed):
         print(f"{name}: {target.sent} bytes sent, answers {dict(target.statuses)}\n{found}")
         check(server)
         try:
-            wait_until(partial(_settled, server, *before), 3 if measures else 20)
+            wait_until(partial(_settled, server, *before), 3 if measures else LIMIT_S)
         except AssertionError:
             assert measures, (
                 f"left: {own_bytes(server) - before[0]} bytes, {descriptors(server) - before[1]} descriptors"

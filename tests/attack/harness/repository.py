@@ -14,6 +14,7 @@ import tritonclient.grpc as triton
 from ...e2e.harness import raw
 from ...e2e.harness.models import write_model
 from ...e2e.harness.server import Server
+from ...e2e.harness.waiting import LIMIT_S
 
 # Of Python: any numbers or texts, and a stream of as many responses as the request says.
 ECHO = (Path(__file__).parents[2] / "e2e/models/echo.py").read_text()
@@ -52,7 +53,6 @@ sequence_batching {
 """
 # The backends in C++ that the models need, of tests/native.
 BACKENDS = ("identity",)
-LIMIT_S = 60
 LARGE = 100_000
 
 

@@ -66,9 +66,8 @@ _LOG = logging.getLogger("pyruntime.instances")
 
 # The numbers of kinds and devices of memory that one instance may report.
 USAGES_MAX = 1024
-# The responses of the statistics extension have numbers of this range.
+# The statistics have numbers of devices up to this one.
 _INT64_MAX = 2**63 - 1
-_UINT64_MAX = 2**64 - 1
 
 
 class PythonInstance:
@@ -321,8 +320,8 @@ def _read_usage(reported: Sequence[Any]) -> list[MemoryUsage]:
         if type(each) is not list or [type(part) for part in each] != [int, int, int]:
             raise PeerError(f"{each!r} is not a kind of memory, a device and a size")
         kind, device, size = each
-        if abs(kind) > _INT64_MAX or abs(device) > _INT64_MAX or not 0 <= size <= _UINT64_MAX:
-            raise PeerError(f"{each!r} is no size of memory: expected 0 to {_UINT64_MAX} bytes on a device")
+        if size < 0 or device > _INT64_MAX:
+            raise PeerError(f"{each!r} is no use of memory: expected a size of 0 or more, and a device")
         usages.append((kind, device, size))
     return usages
 

@@ -73,7 +73,7 @@ class Behaviour:
 
     def responses(self):
         """How many responses a decoupled model sends."""
-        return self._draw.choice((0, 1, 1, 2, 3, 5, 30))
+        return self._draw.choice((0, 1, 1, 2, 3, 5, 9))
 
     def ends_apart(self):
         """Whether the end of a stream is a message of its own."""

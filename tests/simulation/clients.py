@@ -3,7 +3,7 @@
 """Simulated clients: they send requests, check the answers, and misbehave."""
 
 import asyncio
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyruntime.runtime.requests.types import InferRequest, InferResponse, InputTensor
 from pyruntime.utils.errors import InferenceError
@@ -14,8 +14,7 @@ from .tensors import HOP, pack, request_of, value_of
 KEPT_S_MAX = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Sending:
+class Sending(NamedTuple):
     """One request of a client: `after_s` the one before, and `waits` for its answer before the next one."""
 
     model: str
@@ -33,8 +32,7 @@ class Sending:
     same_as: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClientPlan:
+class ClientPlan(NamedTuple):
     """All requests of a client. `leaves_after_s`: then it cancels what is under way, and sends nothing more."""
 
     sendings: tuple[Sending, ...]

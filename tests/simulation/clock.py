@@ -11,6 +11,10 @@ class Clock:
     """See the module. `now_ns` is the monotonic time; it moves only by `advance`. `wall_jump_ns` moves the wall's."""
 
     def __init__(self):
+        self.begin()
+
+    def begin(self):
+        """Begin another scenario."""
         self.now_ns = MONOTONIC_BEGIN_NS
         self.wall_jump_ns = 0
 

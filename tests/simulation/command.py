@@ -3,25 +3,25 @@
 """The command line of the simulator."""
 
 import argparse
+import os
 import sys
 import time
-from itertools import chain
-from multiprocessing import Pool
 
-from .run import problems, run_seed
+from .run import run_seed
 from .seeds import KEPT_SEEDS
+from .workers import run_all
 
-# The scenarios that a process runs before it says what it found, and those between two lines of progress.
-BLOCK = 200
+# The scenarios between two lines of progress.
 REPORTED = 10_000
 
 
 def main():
+    processors = len(os.sched_getaffinity(0))
     parser = argparse.ArgumentParser("simulate", description="Runs the server over a virtual clock, with faults.")
     parser.add_argument("--seed", type=int, help="run this scenario only, and print its trace")
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--scenarios", type=int, default=100_000, help="how many scenarios to run (100000)")
-    parser.add_argument("--jobs", type=int, default=2, help="how many processes run them (2)")
+    parser.add_argument("--jobs", type=int, default=processors, help="how many processes run them (all processors)")
     options = parser.parse_args()
     if options.seed is not None:
         sys.exit(_show(options.seed))
@@ -36,22 +36,22 @@ def _show(seed):
     return bool(outcome.problem)
 
 
-def _problems(seeds):
-    return len(seeds), list(problems(seeds))
-
-
 def _run(first, scenarios, jobs):
     began = time.monotonic()
-    failed = 0
+    failed = []
     done = 0
-    blocks = (range(begin, min(begin + BLOCK, first + scenarios)) for begin in range(first, first + scenarios, BLOCK))
-    with Pool(jobs) as pool:
-        for count, found in pool.imap_unordered(_problems, chain([KEPT_SEEDS], blocks)):
-            done += count
-            failed += len(found)
-            for seed, problem in found:
-                print(f"seed {seed}: {problem}", flush=True)
-            if done // REPORTED > (done - count) // REPORTED:
-                print(f"{done} scenarios in {time.monotonic() - began:.0f} s, {failed} failed", flush=True)
-    print(f"seeds {first} to {first + scenarios - 1}: {failed} failed, {time.monotonic() - began:.0f} s")
-    return failed > 0
+    for count, found in run_all([*KEPT_SEEDS, *range(first, first + scenarios)], jobs):
+        done += count
+        for seed, problem in found:
+            failed.append(seed)
+            print(f"seed {seed}: {problem}", flush=True)
+        if done // REPORTED > (done - count) // REPORTED:
+            print(f"{done} scenarios, {_rate(done, began)}, {len(failed)} failed", flush=True)
+    print(f"seeds {first} to {first + scenarios - 1} and {len(KEPT_SEEDS)} kept ones: {_rate(done, began)}")
+    print(f"{len(failed)} failed: {' '.join(map(str, sorted(failed)))}" if failed else "none failed")
+    return bool(failed)
+
+
+def _rate(done, began):
+    seconds = time.monotonic() - began
+    return f"{seconds:.0f} s, {done / seconds:.0f} seeds/s"

@@ -255,10 +255,11 @@ class Ledger:
     def rest(self):
         """All has happened that can happen now: check the requests that still wait."""
         for version, books in self.books.items():
-            # What is open has no last answer: see Entry.is_waiting.
-            waiting = [entry for entry in books.open.values() if entry.queues and entry.job.instance is None]
-            if waiting and version.world.is_serving(version):
-                self._check_waiting(version, books, waiting, self._clock.now_ns)
+            if books.open:
+                # What is open has no last answer: see Entry.is_waiting.
+                waiting = [entry for entry in books.open.values() if entry.queues and entry.job.instance is None]
+                if waiting and version.world.is_serving(version):
+                    self._check_waiting(version, books, waiting, self._clock.now_ns)
 
     def _check_waiting(self, version, books, waiting, now_ns):
         spec = version.spec

@@ -66,9 +66,9 @@ class _Task(asyncio.Task):
 class SimulatedLoop(asyncio.AbstractEventLoop):
     """See the module.
 
-    `violations` is a list: once there is something in it, `check` is called before the next turn. `on_rest` is called
-    before time jumps: all has happened then that can happen now. An exception of either ends the run. `connect` returns
-    the transport of a new connection to a stub.
+    `violations` is a list: once something is in it, `check` is called before the next turn, and its exception ends
+    the run. `on_rest` is called before time jumps: all has happened then that can happen now. `connect` returns the
+    transport of a new connection to a stub.
     """
 
     def __init__(self, clock, violations, check, on_rest, connect):
@@ -117,8 +117,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def create_task(self, coroutine, *, name=None, context=None):
         return _Task(next(self._numbers), coroutine, self, name)
 
-    def get_debug(self):
-        return False
+    # A function in C that returns False: each future and each task asks.
+    get_debug = bool
 
     def is_running(self):
         return events._get_running_loop() is self
@@ -180,10 +180,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             heappop(timers)
         if not timers:
             raise Stuck
-        wait_s = timers[0][0] - self._clock.now_ns / 1e9
+        clock = self._clock
+        wait_s = timers[0][0] - clock.now_ns / 1e9
         if wait_s > 0:
             self._on_rest()
-            self._clock.advance(wait_s)
+            clock.now_ns += int(wait_s * 1e9) + 1
 
     def abandon(self):
         """End a run, which may have failed: cancel all tasks until they end."""

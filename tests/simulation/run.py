@@ -11,7 +11,6 @@ from random import Random
 from pyruntime.utils.errors import InferenceError
 
 from .clients import KEPT_S_MAX, Client
-from .clock import Clock
 from .generate_clients import GenerateClient
 from .grpc_clients import GrpcClient
 from .grpc_streams import GrpcStreamClient
@@ -73,7 +72,8 @@ def play(here, seed):
 
 
 def _play(here, outcome, failures):
-    clock = Clock()
+    clock = here.clock
+    clock.begin()
     trace = outcome.trace
 
     def note(*what):

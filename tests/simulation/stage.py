@@ -39,14 +39,18 @@ from .sockets import SimulatedPipes, SimulatedSockets
 # The scenarios between two collections of all garbage.
 COLLECTED = 200
 
-# The window of a stream in a stub, in responses. It is more than the host holds back of its credits.
-WINDOW = 24
+# The window of a stream in a stub, in responses, and those that the host holds back of its credits: fewer than in the
+# product, so that a short stream exceeds them.
+WINDOW = 6
+CREDITS_WAITING_MAX = 3
 
 
 class Stage:
     """See the module. `world` is that of the scenario that runs, and `failures` are the errors that nobody expects."""
 
     def __init__(self):
+        # The only one: the product keeps some functions of it.
+        self.clock = Clock()
         self.world = None
         self.failures = []
         self._cleaned = 0
@@ -135,7 +139,7 @@ def stage():
             stack.enter_context(mock.patch.object(module, name, value))
 
         for name in ("monotonic", "monotonic_ns", "time", "time_ns"):
-            put(time, name, _clock(name))
+            put(time, name, getattr(STAGE.clock, name))
         put(connection_module, "launch_stub", lambda *arguments: STAGE.world.launch(*arguments))
         put(connection_module, "socket", SimulatedSockets)
         put(connection_module, "os", SimulatedPipes)
@@ -159,6 +163,7 @@ def stage():
         put(http_module, "JOINED_BYTES_MAX", 200)
         put(pending_bytes_module, "CONNECTION_SHARE", 1.0)
         put(flow_control, "RESPONSES_AHEAD_MAX", WINDOW)
+        put(connection_module, "CREDITS_WAITING_MAX", CREDITS_WAITING_MAX)
         put(policy_queue, "PASSED_OVER_MAX", PASSED_OVER_MAX)
         # The product's log has a line for each stub that dies.
         put(logging.Logger, "exception", lambda logger, message, *arguments: STAGE.log(logger, message, *arguments))
@@ -168,14 +173,3 @@ def stage():
         gc.disable()
         stack.callback(gc.enable)
         yield STAGE
-
-
-def _clock(name):
-    """A function of the module `time`: that of the running scenario, or the real one between two of them."""
-    real, simulated = getattr(time, name), getattr(Clock, name)
-
-    def now():
-        world = STAGE.world
-        return real() if world is None else simulated(world.clock)
-
-    return now

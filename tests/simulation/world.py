@@ -49,6 +49,8 @@ LAST_CLOSES_S = 0.01
 TICK_S = 0.002
 # How long after its time a model may learn that a sequence is abandoned, in nanoseconds.
 DROP_BOUND_NS = 10_000_000
+# How often that is looked at, at most, in nanoseconds.
+HELD_CHECK_NS = 1_000_000
 # How long a version may take for the requests that it has when it is unloaded, in seconds.
 DRAIN_S = 30.0
 
@@ -67,8 +69,9 @@ class World:
         self.connected = {}
         self.stubs = {}
         self.is_over = False
-        # The versions of models with sequences.
+        # The versions of models with sequences, and when they are looked at again.
         self.sequential = []
+        self._held_check_ns = 0
         # The batches of executors without a stub.
         self.native = []
         self._lives = 0
@@ -287,10 +290,11 @@ class World:
         self.ledger.rest()
         if self.state is not None:
             self._check_room()
-        for version in self.sequential:
-            if not self.ledger.books[version].open and self.is_serving(version):
-                self._check_held(version)
-        self.ledger.check()
+        if self.sequential and self.clock.now_ns >= self._held_check_ns:
+            self._held_check_ns = self.clock.now_ns + HELD_CHECK_NS
+            for version in self.sequential:
+                if not self.ledger.books[version].open and self.is_serving(version):
+                    self._check_held(version)
 
     def _check_room(self):
         """Nobody waits for room that is there."""

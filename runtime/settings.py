@@ -56,6 +56,7 @@ _NOT_NEGATIVE = {
     "--grpc-max-connection-age": "grpc_max_connection_age_ms",
     "--grpc-max-connection-age-grace": "grpc_max_connection_age_grace_ms",
     "--max-pending-bytes": "max_pending_bytes",
+    "--pinned-memory-pool-byte-size": "pinned_memory_pool_bytes",
 }
 # Addresses that mean all addresses of the machine: a port that is used there is used on each of them.
 _WILDCARDS = ("0.0.0.0", "::", "")
@@ -183,7 +184,8 @@ class ServerSettings:
     `backend_config` maps a backend's name to its keys and values, "" to the global ones. `cache_config` maps the name
     of the response cache, if there is one, to its keys and values. `host_policies` maps a policy's name to its keys and
     values, which C++ backends read. `model_load_gpu_limits` maps the number of a GPU to the fraction of its memory that
-    may be in use when a model is loaded onto it. Restrictions are by Triton's names of APIs.
+    may be in use when a model is loaded onto it, and `cuda_memory_pool_bytes` to the size of the pool of its memory for
+    C++ backends in a process, where that is not the default. Restrictions are by Triton's names of APIs.
     `metrics_address` None means the address of HTTP. `debug_model` is the model that runs at the server's terminal,
     with one instance and without time limits, "" for none. `max_pending_bytes` 0 means the default for the memory of
     the machine.
@@ -244,6 +246,8 @@ class ServerSettings:
     rate_limit_resources: tuple[ResourceLimit, ...] = ()
     min_supported_compute_capability: float = 6.0
     model_load_gpu_limits: Mapping[int, float] = field(default_factory=dict)
+    pinned_memory_pool_bytes: int = 256 * MIB
+    cuda_memory_pool_bytes: Mapping[int, int] = field(default_factory=dict)
     cache_directory: str = "/opt/tritonserver/caches"
     repoagent_directory: str = "/opt/tritonserver/repoagents"
     python_backend: PythonBackendSettings = field(default_factory=PythonBackendSettings)

@@ -4,7 +4,8 @@
 
 `location` is the location in messages to the stub (see utils/messages.py), with `library`, the path of the backend;
 `command_line`, the backend's settings of the command line, as JSON; `preload`, a list of libraries to load first, as
-JSON; `host_policies`, as JSON; and `log_verbose`.
+JSON; `memory_pools`, the size of the pool of pinned memory and pairs of GPUs and the sizes of theirs, as JSON;
+`host_policies`, as JSON; and `log_verbose`.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class NativeModel:
         self.handle: Any = None
         self._location = location
         name, path = config["name"], location["library"]
+        native.set_memory_pools(*arguments.memory_pools(config, location))
         native.set_log(_ALL_LEVELS, int(location["log_verbose"]))
         prepare(path, model=name, preload=json.loads(location["preload"]))
         self._backend = native.Backend(

@@ -36,16 +36,21 @@ _LEVEL_FAMILIES: tuple[tuple[BuiltIn, Callable[[LevelStatistics], float]], ...] 
 class ServerMetrics:
     """See the module. `connections` counts the open ones, by protocol; `cache` is the server's, None if it has none.
 
-    `machine`: see Devices.
+    `pinned_memory` returns the size of the pool of pinned memory and what is in use. `machine`: see Devices.
     """
 
     def __init__(
-        self, state: ServerState, connections: Callable[[], Mapping[str, int]], cache: ResponseCache | None
+        self,
+        state: ServerState,
+        connections: Callable[[], Mapping[str, int]],
+        cache: ResponseCache | None,
+        pinned_memory: Callable[[], tuple[int, int]],
     ) -> None:
         settings = state.settings
         self._state = state
         self._connections = connections
         self._cache = cache
+        self._pinned_memory = pinned_memory
         self._devices = Devices(settings.allow_cpu_metrics, settings.allow_gpu_metrics)
         self.machine = self._devices.machine
         self._lag = LoopLag()
@@ -62,6 +67,7 @@ class ServerMetrics:
     def lines(self) -> str:
         """The families as text of the metrics page."""
         self._state.settle()
+        pinned, pinned_used = self._pinned_memory()
         models = [*self._state.models(), *self._state.table.down.values()]
         readings = [
             ModelReading(labels_of(model.spec, model.version), model.statistics, model.pending, model.load_s)
@@ -71,9 +77,8 @@ class ServerMetrics:
             (
                 model_lines(readings, self._state.settings.metrics_config),
                 cache_lines(None if self._cache is None else self._cache.usage),
-                # There is no such pool: tensors lie in shared memory, which is not registered with GPUs.
-                built_in.PINNED_TOTAL.lines([built_in.PINNED_TOTAL.sample("", 0)]),
-                built_in.PINNED_USED.lines([built_in.PINNED_USED.sample("", 0)]),
+                built_in.PINNED_TOTAL.lines([built_in.PINNED_TOTAL.sample("", pinned)]),
+                built_in.PINNED_USED.lines([built_in.PINNED_USED.sample("", pinned_used)]),
                 self._devices.lines(),
                 self._own_model_lines(models),
                 self._own_lines(),

@@ -138,7 +138,7 @@ class Server:
         metrics = Metrics(lambda: self._metrics.lines(), lambda: self._native.metrics())
         reports = LoadReports(metrics, lambda: self._metrics.machine())
         services = ModelServices(table, metrics, tracer, lambda: self.state, tasks)
-        self._native = native = NativeHost(services, tasks, settings.drain_s)
+        self._native = native = NativeHost(services, tasks, settings)
         native.adjust_log(settings)
         self._log_tail = log_tail = LogTail(settings)
         log_settings = LogSettings(
@@ -155,7 +155,7 @@ class Server:
             settings, tasks, table, control, metrics, tracer, log_settings, log_tail, lent, native.settle, reports
         )
         self._frontends = frontends_of(self.state)
-        self._metrics = ServerMetrics(self.state, self._frontends.connections, self._cache)
+        self._metrics = ServerMetrics(self.state, self._frontends.connections, self._cache, native.pinned_memory)
         self._watching: asyncio.Task[None] | None = None
         self._polling: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads `--model-load-gpu-limit`. (pure)"""
+"""Reads `--model-load-gpu-limit` and `--cuda-memory-pool-byte-size`. (pure)"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read_gpu_limits(texts: Iterable[str]) -> dict[int, float]:
         device, colon, fraction = text.partition(":")
         if not colon:
             raise SettingsError(f"--model-load-gpu-limit needs <device>:<fraction>, not {text!r}")
-        if not (device.isascii() and device.isdigit()):
+        if not _is_number(device):
             raise SettingsError(f"--model-load-gpu-limit expects device ID >= 0, got {device}")
         try:
             limit = float(fraction)
@@ -28,3 +28,18 @@ def read_gpu_limits(texts: Iterable[str]) -> dict[int, float]:
             )
         limits[int(device)] = limit
     return limits
+
+
+def read_pool_sizes(texts: Iterable[str]) -> dict[int, int]:
+    """`["0:1024"]` -> `{0: 1024}`, bytes; of a GPU that is given twice, the last one counts. Raises SettingsError."""
+    sizes: dict[int, int] = {}
+    for text in texts:
+        device, _, size = text.partition(":")
+        if not (_is_number(device) and _is_number(size)):
+            raise SettingsError(f"--cuda-memory-pool-byte-size needs <device>:<bytes>, not {text!r}")
+        sizes[int(device)] = int(size)
+    return sizes
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()

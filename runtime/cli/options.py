@@ -77,7 +77,6 @@ _ONE_LOOP = "one event loop serves every connection"
 _FLOW = "a model waits while the client of a stream does not take its responses"
 _SAGEMAKER = "pyruntime has no SageMaker endpoint"
 _VERTEX = "pyruntime has no Vertex AI endpoint"
-_PINNED = "tensors lie in shared memory, which belongs to no pool"
 _DEVICE = "the server itself holds no GPU memory; models do, in their own processes"
 
 SERVER = Group(
@@ -258,8 +257,19 @@ RESOURCES = Group(
         _works("rate-limit", STR, "off", "off, or execution_count: instances share resources."),
         _works("rate-limit-resource", REPEATABLE, "", "<name>:<count>[:<device>]: how much there is; 8G is a size."),
         _no_op("enable-peer-access", BOOL, "true", "Let GPUs read each other's memory.", _DEVICE),
-        _no_op("pinned-memory-pool-byte-size", INT, "268435456", "Bytes of pinned memory.", _PINNED),
-        _no_op("cuda-memory-pool-byte-size", REPEATABLE, "", "<device>:<bytes> of CUDA memory.", _DEVICE),
+        _works(
+            "pinned-memory-pool-byte-size",
+            INT,
+            "268435456",
+            "Bytes of pinned memory for C++ backends, in each process; 0 for none.",
+            "pinned_memory_pool_bytes",
+        ),
+        _works(
+            "cuda-memory-pool-byte-size",
+            REPEATABLE,
+            "",
+            "<device>:<bytes> of its memory for C++ backends, in each process; 67108864 at first, 0 for none.",
+        ),
         _no_op("cuda-virtual-address-size", REPEATABLE, "", "<device>:<bytes> of address space.", _DEVICE),
         _works(
             "min-supported-compute-capability",

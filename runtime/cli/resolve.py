@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pyruntime.runtime.cli.gpu_limits import read_gpu_limits
+from pyruntime.runtime.cli.gpu_limits import read_gpu_limits, read_pool_sizes
 from pyruntime.runtime.cli.metrics_config import read_metrics_config
 from pyruntime.runtime.cli.options import OPTIONS, Kind
 from pyruntime.runtime.cli.parse import Value, convert, did_you_mean
@@ -84,6 +84,9 @@ def resolve(values: Mapping[str, Value]) -> tuple[ServerSettings, list[str]]:
     limits = values.get("model-load-gpu-limit", [])
     assert isinstance(limits, list)
     fields["model_load_gpu_limits"] = read_gpu_limits(limits)
+    pools = values.get("cuda-memory-pool-byte-size", [])
+    assert isinstance(pools, list)
+    fields["cuda_memory_pool_bytes"] = read_pool_sizes(pools)
     fields["host_policies"] = _host_policies(values.get("host-policy", []))
     fields["python_backend"] = _python_backend(backend_config, warnings)
     return ServerSettings(**fields), warnings

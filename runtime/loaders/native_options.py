@@ -61,5 +61,8 @@ def stub_location(
         "library": backend.library,
         "preload": orjson.dumps(preloads(spec, model_dir)).decode(),
         "log_verbose": str(settings.log_verbose),
+        "memory_pools": orjson.dumps(
+            [settings.pinned_memory_pool_bytes, sorted(settings.cuda_memory_pool_bytes.items())]
+        ).decode(),
         "host_policies": orjson.dumps(settings.host_policies).decode(),
     }

@@ -392,6 +392,15 @@ def drain() -> list[tuple[Any, ...]]:
 def set_log(levels: int, verbose: int) -> None:
     """Set the levels that native code logs: bit 0 error, 1 warning, 2 info; and the verbose level."""
 
+def set_memory_pools(pinned: int, gpus: dict[int, int], /) -> None:
+    """Set the sizes, in bytes, of the pools of pinned memory and of memory of GPUs, by number; 0 for none.
+
+    GPUs that are not named have pools of 64 MiB. Pools that backends have used already keep their sizes.
+    """
+
+def pinned_memory() -> tuple[int, int]:
+    """The size of the pool of pinned memory and what is in use, in bytes; 0 before a backend has asked for any."""
+
 def trace_crashes() -> None:
     """From now on, write the native stack of the thread at a crash, before other handlers of crashes run."""
 

@@ -103,7 +103,7 @@ def test_output_datatypes():
 
 def test_compute_capability(compile_library):
     """The driver reports the compute capability of each GPU."""
-    driver = str(compile_library("custom/cuda.c"))
+    driver = str(compile_library("cuda.c"))
     assert [compute_capability(device, driver) for device in (0, 1)] == ["7.0", "8.0"]
     with pytest.raises(LoadError, match=r"^the compute capability of GPU 2 cannot be had: CUDA error 101$"):
         compute_capability(2, driver)

@@ -4,7 +4,7 @@
 
 import pytest
 
-from pyruntime.backends.native.arguments import backend_name, instance, is_decoupled, output_names
+from pyruntime.backends.native.arguments import backend_name, instance, is_decoupled, memory_pools, output_names
 
 GROUPS = [
     {"name": "a", "count": 1},
@@ -40,6 +40,22 @@ def test_model():
     config = {"output": [{"name": "O"}, {"name": "P"}], "model_transaction_policy": {"decoupled": True}}
     assert (is_decoupled(config), output_names(config)) == (True, ["O", "P"])
     assert (is_decoupled({}), output_names({})) == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "visible", "expected"),
+    [
+        ({}, "own", {0: 1, 2: 3}),
+        ({"gpu": "2"}, "own", {0: 3}),
+        ({"gpu": "5"}, "own", {}),
+        ({"gpu": "2"}, "all", {0: 1, 2: 3}),
+    ],
+)
+def test_memory_pools(gpu, visible, expected):
+    """A process that sees its own GPU only has it as number 0."""
+    config = {"parameters": {"VISIBLE_GPUS": {"string_value": visible}}}
+    location = {"memory_pools": "[7, [[0, 1], [2, 3]]]", **gpu}
+    assert memory_pools(config, location) == (7, expected)
 
 
 @pytest.mark.parametrize(

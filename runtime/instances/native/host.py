@@ -48,10 +48,9 @@ class _Loaded:
 class NativeHost:
     """See the module. It costs nothing until the first native model loads."""
 
-    def __init__(self, server: ModelServer, tasks: asyncio.TaskGroup, patience_s: float) -> None:
-        """`patience_s` is how long a backend may take to finalise something, in seconds."""
+    def __init__(self, server: ModelServer, tasks: asyncio.TaskGroup, settings: ServerSettings) -> None:
         self._server = server
-        self._patience_s = patience_s
+        self._settings = settings
         self._tasks = tasks
         self._native: ModuleType | None = None
         self._events: NativeEvents | None = None
@@ -126,6 +125,10 @@ class NativeHost:
         if self._native is not None:
             self._native.set_hurried(True)
 
+    def pinned_memory(self) -> tuple[int, int]:
+        """The size of the pool of pinned memory in this process and what of it is in use, in bytes."""
+        return self._native.pinned_memory() if self._native is not None else (0, 0)
+
     def metrics(self) -> Snapshot:
         """The metrics that backends have created: see _triton.pyi."""
         return self._native.metrics() if self._native is not None else []
@@ -152,12 +155,14 @@ class NativeHost:
             native = importlib.import_module(EXTENSION)
         except ImportError as exc:
             raise LoadError(_BROKEN.format(what=what, model=model, reason=exc)) from exc
+        settings = self._settings
         self._stacks = NativeStacks()
-        self._threads = NativeThreads(native.NativeError, self._tasks, self._patience_s)
+        self._threads = NativeThreads(native.NativeError, self._tasks, settings.drain_s)
         self._calls = NativeCalls(self._server, native.accept_calls)
         self._events = NativeEvents(native, self._calls.call)
         self._events.begin()
         native.set_log(*self._log)
+        native.set_memory_pools(settings.pinned_memory_pool_bytes, dict(settings.cuda_memory_pool_bytes))
         # A crash of a backend is a crash of the server: have it print the stacks of all threads.
         faulthandler.enable()
         prepare_process(native)

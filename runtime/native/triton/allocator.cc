@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "arguments.h"
+#include "cuda_driver.h"
 #include "host.h"
 #include "inference.h"
 
@@ -29,7 +30,27 @@ std::optional<Failure> Describe(const ResponseTarget& target, const Output& outp
   return TakeFailure(error);
 }
 
-// The allocator's query function is not called, because outputs are always in CPU memory.
+// Copies an output to the memory that its allocator has chosen.
+std::optional<Failure> Fill(const Output& output, const void* data) {
+  if (output.byte_size == 0) return std::nullopt;
+  if (output.memory_type != TRITONSERVER_MEMORY_GPU) {
+    std::memcpy(output.base, data, output.byte_size);
+    return std::nullopt;
+  }
+  std::string reason;
+  CudaDriver* const driver = CudaDriver::Find(&reason);
+  if (driver != nullptr) {
+    const auto failed = driver->Write(output.memory_type_id, output.base, data, output.byte_size);
+    if (!failed) return std::nullopt;
+    reason = *failed;
+  }
+  return Failure{
+      TRITONSERVER_ERROR_INTERNAL, "output '" + output.name + "' cannot be copied to GPU " +
+                                       std::to_string(output.memory_type_id) + ": " + reason};
+}
+
+// The allocator is asked for CPU memory, where outputs come from, and may choose another kind. Its query function is not
+// called.
 std::optional<Failure> Place(
     const ResponseTarget& target, OutputView view, TRITONSERVER_InferenceResponse* response) {
   Output output{std::move(view.name), view.datatype,          std::move(view.shape), nullptr,
@@ -40,15 +61,10 @@ std::optional<Failure> Place(
   if (error != nullptr) return TakeFailure(error);
   response->outputs.push_back(std::move(output));
   const Output& placed = response->outputs.back();
-  if (placed.memory_type == TRITONSERVER_MEMORY_GPU) {
-    return Failure{
-        TRITONSERVER_ERROR_UNSUPPORTED,
-        "output '" + placed.name + "' was allocated in GPU memory, which is not supported"};
-  }
   if (placed.base == nullptr && placed.byte_size != 0) {
     return Failure{TRITONSERVER_ERROR_INTERNAL, "no memory was allocated for output '" + placed.name + "'"};
   }
-  if (placed.byte_size != 0) std::memcpy(placed.base, view.data, placed.byte_size);
+  if (auto failure = Fill(placed, view.data)) return failure;
   return Describe(target, placed);
 }
 

@@ -15,6 +15,7 @@
 #include <memory>
 
 #include "buffer.h"
+#include "memory_pools.h"
 #include "metrics.h"
 #include "process.h"
 #include "queue.h"
@@ -28,6 +29,7 @@ class Host {
 
   EventQueue& queue() { return queue_; }
   BufferPool& buffers() { return buffers_; }
+  MemoryPools& pools() { return pools_; }
   MetricRegistry& metrics() { return metrics_; }
   ProcessSignals& signals() { return signals_; }
 
@@ -60,6 +62,7 @@ class Host {
  private:
   EventQueue queue_;
   BufferPool buffers_{std::make_unique<HeapBlocks>()};
+  MemoryPools pools_;
   MetricRegistry metrics_;
   ProcessSignals signals_;
   std::atomic<uint64_t> last_trace_id_{0};

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cuda_driver.h"
 #include "host.h"
 #include "inference.h"
 #include "python.h"
@@ -38,15 +39,6 @@ std::vector<const RequestInput::Piece*> Chosen(const RequestInput& input) {
     if (wanted && piece.size != 0) chosen.push_back(&piece);
   }
   return chosen;
-}
-
-PyObject* ContentsToPython(const RequestInput& input, std::deque<std::string>* joined) {
-  const auto pieces = Chosen(input);
-  if (pieces.empty()) return PyBytes_FromStringAndSize(nullptr, 0);
-  if (pieces.size() == 1) return NewView(pieces.front()->data, pieces.front()->size, Py_None);
-  std::string& whole = joined->emplace_back();
-  for (const RequestInput::Piece* piece : pieces) whole.append(static_cast<const char*>(piece->data), piece->size);
-  return NewView(whole.data(), whole.size(), Py_None);
 }
 
 PyObject* NamesToPython(const std::vector<std::string>& names) {
@@ -83,11 +75,45 @@ InferCall::InferCall(TRITONSERVER_InferenceRequest* request, TRITONSERVER_Infere
       loading_(LoadingModel()),
       caller_(RequestOfThread()) {}
 
+std::optional<Failure> InferCall::Fetch() {
+  for (const RequestInput& input : request_->inputs) {
+    for (const RequestInput::Piece* piece : Chosen(input)) {
+      if (!piece->gpu) continue;
+      std::string& contents = fetched_[piece];
+      contents.resize(piece->size);
+      std::string reason;
+      CudaDriver* const driver = CudaDriver::Find(&reason);
+      if (driver != nullptr) {
+        const auto failed = driver->Read(*piece->gpu, contents.data(), piece->data, piece->size);
+        if (!failed) continue;
+        reason = *failed;
+      }
+      return Failure{
+          TRITONSERVER_ERROR_INTERNAL, "input '" + input.name + "' cannot be copied from GPU " +
+                                           std::to_string(*piece->gpu) + ": " + reason};
+    }
+  }
+  return std::nullopt;
+}
+
+const void* InferCall::DataOf(const RequestInput::Piece& piece) const {
+  return piece.gpu ? fetched_.at(&piece).data() : piece.data;
+}
+
+PyObject* InferCall::ContentsToPython(const RequestInput& input) {
+  const auto pieces = Chosen(input);
+  if (pieces.empty()) return PyBytes_FromStringAndSize(nullptr, 0);
+  if (pieces.size() == 1) return NewView(DataOf(*pieces.front()), pieces.front()->size, Py_None);
+  std::string& whole = joined_.emplace_back();
+  for (const RequestInput::Piece* piece : pieces) whole.append(static_cast<const char*>(DataOf(*piece)), piece->size);
+  return NewView(whole.data(), whole.size(), Py_None);
+}
+
 PyObject* InferCall::InputsToPython() {
   Ref list(PyList_New(0));
   if (!list) return nullptr;
   for (const RequestInput& input : request_->inputs) {
-    Ref contents(ContentsToPython(input, &joined_));
+    Ref contents(ContentsToPython(input));
     if (!contents) return nullptr;
     Ref tensor(Py_BuildValue(
         "(NNNO)", ToPython(input.name), DatatypeToPython(input.datatype), ToPython(input.shape), contents.get()));

@@ -18,6 +18,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "error.h"
@@ -50,6 +51,7 @@ struct RequestInput {
     const void* data;
     size_t size;
     std::string host_policy;  // "" for all
+    std::optional<int64_t> gpu;  // the GPU that it lies on, if any
   };
 
   std::string name;
@@ -103,6 +105,9 @@ class InferCall : public ServerCall, public std::enable_shared_from_this<InferCa
   // The trace may be null. It is released at the end if the call is accepted.
   InferCall(TRITONSERVER_InferenceRequest* request, TRITONSERVER_InferenceTrace* trace);
 
+  // Copies inputs on GPUs to main memory. On the maker's thread, before the call is made.
+  std::optional<Failure> Fetch();
+
   // The arguments for Python: (number, model, version, id, correlation id, flags, priority, timeout in us, parameters,
   // inputs, names of outputs or None, context of the trace or "", name of the model that initialises or "", job that is
   // executed or None). Inputs are (name, datatype or None, shape, contents); contents may be read until the call is
@@ -121,6 +126,9 @@ class InferCall : public ServerCall, public std::enable_shared_from_this<InferCa
 
  private:
   PyObject* InputsToPython();
+  PyObject* ContentsToPython(const RequestInput& input);
+  // The contents of a piece, in main memory.
+  const void* DataOf(const RequestInput::Piece& piece) const;
   void RunNext();
   void Run(Delivery* delivery);
   void Release();
@@ -136,6 +144,8 @@ class InferCall : public ServerCall, public std::enable_shared_from_this<InferCa
   RequestStatePtr caller_;
   // The joined contents of inputs that consist of several buffers.
   std::deque<std::string> joined_;
+  // The contents of pieces on GPUs.
+  std::unordered_map<const RequestInput::Piece*, std::string> fetched_;
   std::atomic<bool> cancelled_{false};
 
   std::mutex mutex_;

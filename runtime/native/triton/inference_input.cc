@@ -35,14 +35,13 @@ bool HasRawInput(const Request& request) {
   });
 }
 
-TRITONSERVER_Error* Append(
-    Request* request, const char* name, RequestInput::Piece piece, TRITONSERVER_MemoryType memory_type) {
+std::optional<int64_t> GpuOf(TRITONSERVER_MemoryType memory_type, int64_t memory_type_id) {
+  return memory_type == TRITONSERVER_MEMORY_GPU ? std::make_optional(memory_type_id) : std::nullopt;
+}
+
+TRITONSERVER_Error* Append(Request* request, const char* name, RequestInput::Piece piece) {
   RequestInput* input = Find(request, name);
   if (input == nullptr) return Missing(*request, name);
-  if (memory_type == TRITONSERVER_MEMORY_GPU) {
-    return pyruntime::NewError(
-        TRITONSERVER_ERROR_UNSUPPORTED, "input '" + input->name + "' is in GPU memory, which is not supported");
-  }
   if (piece.data == nullptr && piece.size != 0) {
     return Invalid(*request, "input '" + input->name + "' has no data at its address");
   }
@@ -111,19 +110,23 @@ TRITONSERVER_Error* TRITONSERVER_InferenceRequestRemoveAllInputs(Request* infere
 
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestAppendInputData(
     Request* inference_request, const char* name, const void* base, size_t byte_size,
-    TRITONSERVER_MemoryType memory_type, int64_t /*memory_type_id*/) {
+    TRITONSERVER_MemoryType memory_type, int64_t memory_type_id) {
   PYRUNTIME_REQUIRE(inference_request);
   PYRUNTIME_REQUIRE(name);
-  PYRUNTIME_GUARD({ return Append(inference_request, name, {base, byte_size, ""}, memory_type); });
+  PYRUNTIME_GUARD({
+    return Append(inference_request, name, {base, byte_size, "", GpuOf(memory_type, memory_type_id)});
+  });
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(
     Request* inference_request, const char* name, const void* base, size_t byte_size,
-    TRITONSERVER_MemoryType memory_type, int64_t /*memory_type_id*/, const char* host_policy_name) {
+    TRITONSERVER_MemoryType memory_type, int64_t memory_type_id, const char* host_policy_name) {
   PYRUNTIME_REQUIRE(inference_request);
   PYRUNTIME_REQUIRE(name);
   PYRUNTIME_REQUIRE(host_policy_name);
-  PYRUNTIME_GUARD({ return Append(inference_request, name, {base, byte_size, host_policy_name}, memory_type); });
+  PYRUNTIME_GUARD({
+    return Append(inference_request, name, {base, byte_size, host_policy_name, GpuOf(memory_type, memory_type_id)});
+  });
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestAppendInputDataWithBufferAttributes(
@@ -132,7 +135,8 @@ TRITONSERVER_Error* TRITONSERVER_InferenceRequestAppendInputDataWithBufferAttrib
   PYRUNTIME_REQUIRE(name);
   PYRUNTIME_REQUIRE(buffer_attributes);
   PYRUNTIME_GUARD({
-    return Append(inference_request, name, {base, buffer_attributes->byte_size, ""}, buffer_attributes->memory_type);
+    const auto gpu = GpuOf(buffer_attributes->memory_type, buffer_attributes->memory_type_id);
+    return Append(inference_request, name, {base, buffer_attributes->byte_size, "", gpu});
   });
 }
 

@@ -6,6 +6,9 @@
 #include <Python.h>
 #include <dlfcn.h>
 
+#include <map>
+#include <utility>
+
 #include "backend_objects.h"
 #include "host.h"
 #include "metrics.h"
@@ -57,6 +60,33 @@ PyObject* SetResponseWindow(PyObject* /*module*/, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
+bool ReadPools(PyObject* sizes, std::map<int64_t, size_t>* pools) {
+  Py_ssize_t position = 0;
+  PyObject* device = nullptr;
+  PyObject* size = nullptr;
+  while (PyDict_Next(sizes, &position, &device, &size) != 0) {
+    (*pools)[PyLong_AsLongLong(device)] = PyLong_AsSize_t(size);
+    if (PyErr_Occurred() != nullptr) return false;
+  }
+  return true;
+}
+
+PyObject* SetMemoryPools(PyObject* /*module*/, PyObject* arguments) {
+  Py_ssize_t pinned = 0;
+  PyObject* sizes = nullptr;
+  std::map<int64_t, size_t> gpus;
+  if (PyArg_ParseTuple(arguments, "nO!:set_memory_pools", &pinned, &PyDict_Type, &sizes) == 0) return nullptr;
+  if (!ReadPools(sizes, &gpus)) return nullptr;
+  Host::Get().pools().SetSizes(static_cast<size_t>(pinned), std::move(gpus));
+  Py_RETURN_NONE;
+}
+
+PyObject* PinnedMemory(PyObject* /*module*/, PyObject* /*unused*/) {
+  const MemoryPools& pools = Host::Get().pools();
+  return Py_BuildValue(
+      "(nn)", static_cast<Py_ssize_t>(pools.pinned_size()), static_cast<Py_ssize_t>(pools.pinned_used()));
+}
+
 PyObject* Metrics(PyObject* /*module*/, PyObject* /*unused*/) { return MetricsToPython(); }
 
 PyMethodDef functions[] = {
@@ -65,6 +95,8 @@ PyMethodDef functions[] = {
     {"set_hurried", Caught<SetHurried>, METH_O, "Whether the descriptor is to be readable with every event."},
     {"set_log", Caught<SetLog>, METH_VARARGS, "Set which levels native code is to log, and the verbose level."},
     {"set_response_window", Caught<SetResponseWindow>, METH_VARARGS, "Set how far backends may be ahead of a client."},
+    {"set_memory_pools", Caught<SetMemoryPools>, METH_VARARGS, "Set the sizes of pools of pinned and GPU memory."},
+    {"pinned_memory", Caught<PinnedMemory>, METH_NOARGS, "The size of the pool of pinned memory, and what is in use."},
     {"metrics", Caught<Metrics>, METH_NOARGS, "Families that native code has made."},
     {"view", View, METH_VARARGS, "Native memory, readable."},
     {nullptr, nullptr, 0, nullptr},

@@ -264,7 +264,8 @@ TRITONSERVER_Error* TRITONSERVER_ServerInferAsync(
     auto call = std::make_shared<pyruntime::InferCall>(inference_request, trace);
     inference_request->call = call;
     Answer answer;
-    auto failure = server->Ask(call, &answer);
+    std::optional<pyruntime::Failure> failure = call->Fetch();
+    if (!failure) failure = server->Ask(call, &answer);
     if (!failure) return nullptr;  // the request is the server's, if it is not released already
     inference_request->under_way = false;
     return pyruntime::ToError(std::move(failure));

@@ -4,7 +4,7 @@
 
 import pytest
 
-from pyruntime.runtime.cli.gpu_limits import read_gpu_limits
+from pyruntime.runtime.cli.gpu_limits import read_gpu_limits, read_pool_sizes
 from pyruntime.runtime.settings import SettingsError
 
 
@@ -31,3 +31,17 @@ def test_refusals(text, problem):
     with pytest.raises(SettingsError) as caught:
         read_gpu_limits([text])
     assert str(caught.value) == problem
+
+
+def test_pool_sizes():
+    """One for each GPU; the last one counts."""
+    assert read_pool_sizes([]) == {}
+    assert read_pool_sizes(["0:1024", "3:0", "0:64"]) == {0: 64, 3: 0}
+
+
+@pytest.mark.parametrize("text", ["0", "0:", ":1", "-1:5", "0:-5", "0:1.5", "a:b", "0:²"])
+def test_refusals_of_pool_sizes(text):
+    """Of all that is no number and a number of bytes."""
+    with pytest.raises(SettingsError) as caught:
+        read_pool_sizes([text])
+    assert str(caught.value) == f"--cuda-memory-pool-byte-size needs <device>:<bytes>, not {text!r}"

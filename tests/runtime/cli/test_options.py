@@ -129,6 +129,8 @@ EFFECTS = {
     "rate-limit": ("Execution_Count", [], {"limits_rate": True}),
     "rate-limit-resource": ("R:4:1", [], {"rate_limit_resources": (ResourceLimit("R", 4, 1),)}),
     "min-supported-compute-capability": ("7.5", [], {"min_supported_compute_capability": 7.5}),
+    "pinned-memory-pool-byte-size": ("5", [], {"pinned_memory_pool_bytes": 5}),
+    "cuda-memory-pool-byte-size": ("1:5", [], {"cuda_memory_pool_bytes": {1: 5}}),
     "model-load-gpu-limit": ("1:0.5", [], {"model_load_gpu_limits": {1: 0.5}}),
     "allow-http": ("false", [], {"allow_http": False}),
     "http-address": ("::1", [], {"http_address": "::1"}),

@@ -37,11 +37,14 @@ def test_preloads(tmp_path):
 
 def test_location_of_a_stub(tmp_path):
     """A stub that runs a library gets all settings that it needs, as texts; any other backend gets its options."""
-    settings = ServerSettings(("/models",), log_verbose=2, host_policies={"near": {"numa-node": "1"}})
+    settings = ServerSettings(
+        ("/models",), log_verbose=2, host_policies={"near": {"numa-node": "1"}}, cuda_memory_pool_bytes={1: 5}
+    )
     of = spec_of("a.so"), str(tmp_path), settings, "/backends"
     told = stub_location(Backend("b", "python_based", "/native/model.py", "/lib.so"), *of)
     assert (told["library"], json.loads(told["preload"]), told["log_verbose"]) == ("/lib.so", ["a.so"], "2")
     assert json.loads(told["host_policies"]) == {"near": {"numa-node": "1"}}
+    assert json.loads(told["memory_pools"]) == [256 << 20, [[1, 5]]]
     assert json.loads(told["command_line"])["cmdline"]["backend-directory"] == "/backends"
     shared = stub_location(Backend("b", "python_based", "/backends/b/model.py"), *of)
     assert shared == {"command_line": told["command_line"]}

@@ -99,6 +99,16 @@ def interface():
     return Interface(_triton.__file__)
 
 
+@pytest.fixture
+def no_driver():
+    """The reason why this machine has no memory of GPUs."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError as exc:
+        return str(exc)
+    return pytest.skip("this machine has NVIDIA's driver, and so memory of GPUs")
+
+
 class NativeJob:
     """The events of one request, without their kind and the job, in order and by kind."""
 

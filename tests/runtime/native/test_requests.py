@@ -318,14 +318,14 @@ class TestStates:
 class TestMemory:
     """The memory that a backend allocates for itself."""
 
-    def test_is_the_systems(self, backend, request_of):
-        """GPU memory is refused, with the code that lets a backend try another kind."""
+    def test_is_the_systems(self, backend, request_of, no_driver):
+        """Other memory is refused where there is no driver, in Triton's words, by which backends take this one."""
         (job,) = backend.run(request_of("memory", IN))
         assert job.parameters == {
-            "gpu": "Unavailable: GPU memory allocation is not supported",
-            "pinned": "Unavailable: CPU_PINNED memory allocation is not supported",
+            "gpu": f"Unavailable: CudaMemoryManager has no preallocated CUDA memory: {no_driver}",
+            "pinned": f"Internal: failed to allocate pinned system memory: no pinned memory pool: {no_driver}",
             "too much": "Unavailable: CPU memory allocation failed",
-            "free": "Invalid argument: TRITONBACKEND_MemoryManagerFree: no GPU memory was allocated",
+            "free": "Unavailable: CudaMemoryManager has no preallocated CUDA memory",
         }
 
 

@@ -141,7 +141,7 @@ def test_request(steps):
         "remove_input: Invalid argument: [request id: seven] input 'XX' does not exist in request",
         "data: Invalid argument: [request id: seven] input 'XX' does not exist in request",
         "remove_data: Invalid argument: [request id: seven] input 'XX' does not exist in request",
-        "gpu: Unsupported: input 'IN' is in GPU memory, which is not supported",
+        "gpu: ok",
         "output: ok",
         "output: ok",
         "remove_output: ok",
@@ -317,19 +317,23 @@ def test_unknown_model(steps, server):
     assert steps("new plus 7") == ["new: Not found: there is none"]
 
 
+def test_gpus(steps, no_driver):
+    """Without a driver there is no memory of GPUs that inputs are copied from."""
+    assert steps("new plus 7", "input IN 1 1", "gpu IN", "callbacks", "infer")[-1] == (
+        f"infer: Internal: input 'IN' cannot be copied from GPU 0: {no_driver}"
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "failure", "freed"),
     [
         ("refuse OUT", "Unavailable: no room", []),
-        (
-            "elsewhere OUT",
-            "Unsupported: output 'OUT' was allocated in GPU memory, which is not supported",
-            ["free 8"],
-        ),
+        ("elsewhere OUT", "Internal: output 'OUT' cannot be copied to GPU 0: {}", ["free 8"]),
     ],
 )
-def test_allocator(steps, line, failure, freed):
+def test_allocator(steps, line, failure, freed, no_driver):
     """An output that the allocator cannot place fails the response, and is freed if it was allocated."""
+    failure = failure.format(no_driver)
     assert steps(*REQUEST, line, "infer")[-4 - len(freed) :] == [
         "start",
         "allocate OUT 8",

@@ -26,7 +26,7 @@ def load(monkeypatch):
 
         async def run():
             async with asyncio.TaskGroup() as tasks:
-                host = NativeHost(None, tasks, 5)
+                host = NativeHost(None, tasks, SETTINGS)
                 with pytest.raises(LoadError) as caught:
                     await host.load("b", "/b/libtriton_b.so", "m", b"{}", [])
                 await host.close()
@@ -70,7 +70,7 @@ def test_log_settings(native, monkeypatch, settings, expected):
 
     async def run():
         async with asyncio.TaskGroup() as tasks:
-            host = NativeHost(None, tasks, 5)
+            host = NativeHost(None, tasks, SETTINGS)
             host.adjust_log(settings)
             assert told == []
             with pytest.raises(LoadError, match="No such file"):

@@ -1,0 +1,151 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""C++ backends that use memory of GPUs and pinned memory: in the server's process, and in one of their own.
+
+The driver is tests/native/cuda.c, in which nothing but its own functions can touch memory of a GPU; the backend is
+tests/native/gpu_memory.cc.
+"""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from .harness.models import parameters
+
+MACHINE = {"gpus": [{"uuid": "GPU-a"}, {"uuid": "GPU-b"}]}
+CONFIG = """
+backend: "gpu_memory"
+input [ { name: "COMMAND" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "RESULT" data_type: TYPE_STRING dims: [ 1 ] } ]
+instance_group { kind: KIND_GPU gpus: [ 1 ] }
+"""
+FP32_IN_OUT = """
+backend: "python"
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] } ]
+"""
+PLUS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request):
+        values = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", values + 1)])
+"""
+# The number of GPU 1 in the process of each model.
+MODELS = {"in_server": 1, "isolated": 0}
+
+
+@pytest.fixture(scope="module")
+def server(serving, write_model, tmp_path_factory, compile_library, install_backends):
+    """A server on a machine with two GPUs."""
+    repository = tmp_path_factory.mktemp("models")
+    write_model(repository, "in_server", None, CONFIG)
+    write_model(repository, "isolated", None, CONFIG, parameters(EXECUTION_MODE="process"))
+    write_model(repository, "plus", PLUS, FP32_IN_OUT)
+    machine = tmp_path_factory.mktemp("machine")
+    (machine / "gpus.json").write_text(json.dumps(MACHINE))
+    shutil.copy(compile_library("cuda.c"), machine / "libcuda.so.1")
+    seen = (f"PYRUNTIME_GPU_STAND_IN={machine / 'gpus.json'}", f"LD_LIBRARY_PATH={machine}")
+    options = ["--pinned-memory-pool-byte-size=65536", "--cuda-memory-pool-byte-size=1:4096"]
+    options.append(f"--backend-directory={install_backends('gpu_memory')}")
+    with serving(repository, *options, wrapper=("env", "-u", "CUDA_VISIBLE_DEVICES", *seen)) as server:
+        yield server
+
+
+@pytest.fixture(params=MODELS)
+def model(request):
+    """The name of the model of each process."""
+    return request.param
+
+
+def run(server, model, *lines):
+    """The results of the steps, in which GPU is the number of the model's GPU."""
+    command = "\n".join(lines).replace("GPU", str(MODELS[model]))
+    (result,) = server.infer(model, {"COMMAND": np.array([command], object)}).as_numpy("RESULT")
+    return re.sub("0x[0-9a-f]+", "ADDRESS", result.decode()).replace(f"GPU {MODELS[model]}", "GPU 1").splitlines()
+
+
+def test_pool_of_a_gpu(server, model):
+    """Blocks of the pool, which has the operator's size; errors are Triton's."""
+    none_left = "Internal: Failed to allocate CUDA memory with byte size 4096 on GPU 1: CNMEM_STATUS_OUT_OF_MEMORY"
+    not_there = "Internal: Failed to deallocate CUDA memory at address ADDRESS on GPU 1: CNMEM_STATUS_INVALID_ARGUMENT"
+    steps = ("allocate gpu GPU 1000", "allocate gpu GPU 4096", "free 0", "allocate gpu GPU 4096", "free 2", "free 2")
+    assert run(server, model, *steps) == ["ok", none_left, "ok", "ok", "ok", not_there]
+    # Free neighbours become one block again, on both sides.
+    one = "allocate gpu GPU 1024"
+    steps = (
+        *[one] * 5,
+        "free 1",
+        "free 3",
+        "allocate gpu GPU 2048",
+        "free 2",
+        "allocate gpu GPU 3000",
+        "free 0",
+        "free 6",
+    )
+    none_left, larger = (none_left.replace("4096", size) for size in ("1024", "2048"))
+    assert run(server, model, *steps) == [*["ok"] * 4, none_left, "ok", "ok", larger, *["ok"] * 4]
+    # The driver is asked once, and has no context left on the thread.
+    assert run(server, model, "allocate gpu GPU 16", "free 0", "blocks", "contexts") == ["ok", "ok", "1", "0"]
+
+
+def test_no_such_gpu(server, model):
+    """The driver's reason stands behind Triton's words."""
+    missing = "Unavailable: CudaMemoryManager has no preallocated CUDA memory"
+    steps = ("allocate gpu 9 16", "free 0", "allocate gpu -1 16")
+    reason = f"{missing}: invalid device ordinal"
+    assert run(server, model, *steps) == [reason, missing, reason]
+
+
+def test_pinned_memory(server, model):
+    """One pool for each process. A backend that gets none of it takes other memory, as in Triton."""
+    steps = ("allocate pinned 0 40000", "touch 0 40000", "allocate pinned 0 40000", "free 0")
+    none_left = "Internal: failed to allocate pinned system memory"
+    assert run(server, model, *steps) == ["ok", "ok", none_left, "ok"]
+    steps = ("allocate gpu GPU 1", "free_as pinned 0 0", "free 0")
+    not_there = "Internal: unexpected memory address 'ADDRESS' is not being managed"
+    assert run(server, model, *steps) == ["ok", not_there, "ok"]
+
+
+def test_metrics(server):
+    """The page has the pool of the server's process."""
+    assert run(server, "in_server", "allocate pinned 0 1000") == ["ok"]  # and it stays
+    text = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    used = re.search("^nv_pinned_memory_pool_used_bytes ([0-9]+)$", text, re.MULTILINE)
+    assert "\nnv_pinned_memory_pool_total_bytes 65536\n" in text
+    assert int(used[1]) >= 1024
+
+
+def test_calls(server, model):
+    """Inputs of a called model may lie on a GPU, in part or whole, and so may its outputs."""
+    blocks = ("allocate gpu GPU 16", "allocate gpu GPU 16", "write 0 1 2 3")
+    calls = ("call plus 3 0 1", "read 1 3", "call plus 1 1 0", "read 0 3")
+    assert run(server, model, *blocks, *calls, "free 0", "free 1", "contexts") == [
+        *("ok", "ok", "0"),
+        *("ok", "2 3 4 ", "ok", "3 2 3 "),
+        *("ok", "ok", "0"),
+    ]
+
+
+def test_calls_that_fail(server, model):
+    """The caller's memory is not where it says."""
+    blocks = ("allocate gpu GPU 16", "allocate gpu GPU 16", "write 0 1")
+    steps = ("elsewhere 1 9", "call plus 1 0 1", "call plus 1 1 0", "elsewhere 1 GPU", "free 0", "free 1")
+    assert run(server, model, *blocks, *steps)[3:] == [
+        "ok",
+        "Internal: output 'OUT' cannot be copied to GPU 9: invalid device ordinal",
+        "Internal: input 'IN' cannot be copied from GPU 9: invalid device ordinal",
+        *("ok", "ok", "ok"),
+    ]
+
+
+def test_preferred_memory(server, model):
+    """Requests of clients are in main memory, as in Triton, whichever memory a backend prefers."""
+    assert run(server, model, "input gpu GPU", "input pinned 0") == ["CPU 0", "CPU 0"]
+    result = server.infer(model, {"COMMAND": np.array(["contexts"], object)}).get_response()
+    assert result["parameters"] == {"output": "GPU 0 is CPU 0"}

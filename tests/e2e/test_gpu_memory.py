@@ -1,9 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of clients on a GPU, and tensors of frameworks there, by NVIDIA's driver.
-
-On machines without a GPU test_cuda_memory.py has a stand-in.
-"""
+"""Memory of clients on a GPU, by NVIDIA's driver. On machines without a GPU test_cuda_memory.py has a stand-in."""
 
 import os
 import signal
@@ -24,29 +21,6 @@ backend: "python"
 input [ { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] } ]
 output [ { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] } ]
 instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]
-"""
-FLOATS = INTEGERS.replace("INT64", "FP32")
-# How each framework makes an array on a GPU, and takes one by DLPack.
-FRAMEWORKS = {
-    "torch": "import torch\nmake, take = lambda array: torch.from_numpy(array).cuda(), torch.from_dlpack\n",
-    "cupy": "import cupy\nmake, take = cupy.asarray, cupy.from_dlpack\n",
-    "jax": (
-        'import os\nos.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"\nimport jax\n'
-        "make, take = jax.numpy.asarray, jax.dlpack.from_dlpack\n"
-    ),
-}
-# Computes on the GPU, hands the result through a tensor to the framework again, and computes on.
-COMPUTE = """
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
-            tensor = pb_utils.Tensor.from_dlpack("any", make(request.inputs()[0].as_numpy()) * 3)
-            assert not tensor.is_cpu() and tensor.__dlpack_device__() == (2, 0)
-            output = pb_utils.Tensor.from_dlpack("OUT", take(tensor) + 1)
-            assert np.array_equal(tensor.as_numpy() + 1, output.as_numpy())
-            responses.append(pb_utils.InferenceResponse([output]))
-        return responses
 """
 
 
@@ -128,14 +102,3 @@ def test_memory_stays_flat(server, gpu, region):
     use(200)
     # Other processes of the machine may use some.
     assert before - gpu.properties().free_bytes < 64 << 20
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_framework(gpu, serving, write_model, tmp_path, framework):
-    """Arrays of a framework on a GPU go out as tensors, and in again."""
-    pytest.importorskip(framework, reason=f"{framework} is not installed")
-    write_model(tmp_path, "compute", FRAMEWORKS[framework] + COMPUTE, FLOATS)
-    with serving(tmp_path) as server:
-        for count in (1, 1000, 3_000_000):
-            array = np.arange(count, dtype=np.float32)
-            assert_array_equal(server.infer("compute", {"IN": array}).as_numpy("OUT"), array * 3 + 1)

@@ -163,6 +163,14 @@ class StandInGpu:
         """Have work done like that of a framework: at the next `settle`, and not before."""
         self._work.append(work)
 
+    def write_by(self, pointer: int, contents: Any) -> None:
+        """Write like a framework, whose work is not that of our calls: a fault of `write` is none of it."""
+        self._begin("write_by")
+        with memoryview(contents).cast("B") as source:
+            memory, at = self._range(pointer, len(source), "write_by")
+            memory.map[at : at + len(source)] = source
+            self._wrote(memory, 0)
+
     def read_by(self, stream: int, pointer: int, target: Any) -> None:
         """Read like a framework on a stream of its own, which must come behind the copies to this memory."""
         self._begin("read_by")

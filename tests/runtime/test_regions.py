@@ -15,6 +15,7 @@ from pyruntime.runtime import regions
 from pyruntime.runtime.regions import SEALS, create_region
 from pyruntime.utils.errors import OutOfMemoryError
 from pyruntime.utils.regions import FLAGS_BYTES, REGION_BYTES_MAX
+from tests.own_descriptors import own_descriptors
 
 PUNCH_HOLE = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
@@ -54,11 +55,11 @@ class TestMade:
         def refuse(*args):
             raise OSError(errno.EMFILE, "Too many open files")
 
-        before = len(os.listdir("/proc/self/fd"))
+        before = own_descriptors()
         monkeypatch.setattr(os, function, refuse)
         with pytest.raises(OutOfMemoryError, match=r"^shared memory for a test cannot be made: Too many open files$"):
             create_region("a test")
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert own_descriptors() == before
 
 
 class TestSealed:
@@ -186,7 +187,7 @@ class TestShared:
 
     def test_that_is_given_up_half_made(self, monkeypatch):
         """Where there is no memory for the flags there is no region, and no descriptor left."""
-        before = len(os.listdir("/proc/self/fd"))
+        before = own_descriptors()
 
         def commit(self, offset, size):
             raise OutOfMemoryError("no shared memory left")
@@ -194,4 +195,4 @@ class TestShared:
         monkeypatch.setattr(regions.SharedRegion, "commit", commit)
         with pytest.raises(OutOfMemoryError):
             create_region("a test")
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert own_descriptors() == before

@@ -3,7 +3,6 @@
 """The requests of the launcher: one that is wrong, or cannot be served, is reported and leaves no descriptor."""
 
 import errno
-import os
 import socket
 from contextlib import ExitStack
 
@@ -12,6 +11,7 @@ import pytest
 from pyruntime.stub import launcher as launcher_module
 from pyruntime.stub.launcher import _Launcher
 from pyruntime.utils.launching import DESCRIPTORS, FAILED, REPLY_BYTES, decode_reply
+from tests.own_descriptors import own_descriptors
 
 ALL = len(DESCRIPTORS)
 
@@ -35,10 +35,6 @@ def host():
         yield Host(stack)
 
 
-def open_files():
-    return len(os.listdir("/proc/self/fd"))
-
-
 @pytest.mark.parametrize("error", [errno.EAGAIN, errno.ENOMEM])
 def test_fork_fails(host, monkeypatch, error):
     """A fork that fails is reported with its reason, however often."""
@@ -47,12 +43,12 @@ def test_fork_fails(host, monkeypatch, error):
         raise OSError(error, "no")
 
     monkeypatch.setattr(launcher_module.os, "fork", fork)
-    before = open_files()
+    before = own_descriptors()
     for _ in range(100):
         host.ask()
         assert host.launcher._serve_one()
         assert decode_reply(host.control.recv(REPLY_BYTES)) == (FAILED, error)
-    assert open_files() == before
+    assert own_descriptors() == before
 
 
 def test_no_memory(host, monkeypatch):
@@ -70,11 +66,11 @@ def test_no_memory(host, monkeypatch):
 @pytest.mark.parametrize("count", range(1, ALL))
 def test_too_few_descriptors(host, count):
     """A request that came without all of its descriptors is refused."""
-    before = open_files()
+    before = own_descriptors()
     host.ask(count)
     assert host.launcher._serve_one()
     assert decode_reply(host.control.recv(REPLY_BYTES)) == (FAILED, errno.EMFILE)
-    assert open_files() == before
+    assert own_descriptors() == before
 
 
 def test_no_descriptors(host):

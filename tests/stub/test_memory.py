@@ -17,6 +17,7 @@ from pyruntime.stub.memory import Copied, Held, Regions, is_large
 from pyruntime.utils.addresses import address, split
 from pyruntime.utils.arena import LARGE_BYTES, PAGE_BYTES
 from pyruntime.utils.errors import LocalError
+from tests.own_descriptors import own_descriptors
 
 # A thread that takes this long never ends: the test fails rather than hangs.
 PATIENCE_S = 60
@@ -34,10 +35,6 @@ def array_of(source, at, size):
 
 def put(region, offset, contents):
     region.view[offset : offset + len(contents)] = contents.tobytes()
-
-
-def descriptors():
-    return len(os.listdir("/proc/self/fd"))
 
 
 class TestOwnRegion:
@@ -128,14 +125,14 @@ class TestOtherRegion:
 
     def test_with_more_descriptors_than_one(self, regions, granting, other_region):
         """A region has one descriptor; what else comes is closed."""
-        before = descriptors()
+        before = own_descriptors()
         extra = os.memfd_create("extra")
         socket.send_fds(granting.ours, [other_region.number.to_bytes(8, "little")], [other_region.fileno(), extra])
         os.close(extra)
         other_region.view[0] = 5
         assert regions.read(address(other_region.number, 0), 1) == b"\5"
         regions.unmap(other_region.number)
-        assert descriptors() == before
+        assert own_descriptors() == before
 
     def test_from_many_threads(self, regions, granting):
         """Threads that meet the same regions for the first time all get them."""
@@ -261,11 +258,11 @@ class TestUnmap:
     def test_frees_everything(self, regions, granting, other_region):
         """A region that nothing refers to any longer costs nothing."""
         granting(other_region)
-        before = descriptors()
+        before = own_descriptors()
         regions.read(address(other_region.number, 0), 1)
-        assert descriptors() > before
+        assert own_descriptors() > before
         regions.unmap(other_region.number)
-        assert descriptors() == before
+        assert own_descriptors() == before
 
     def test_while_somebody_looks(self, regions, granting, other_region):
         """Unmapping a region keeps the mapping that an array uses."""
@@ -284,9 +281,9 @@ class TestUnmap:
         granting(other_region)
         regions.unmap(other_region.number)
         granting(last)
-        before = descriptors()
+        before = own_descriptors()
         regions.read(address(last.number, 0), 1)
         regions.unmap(last.number)
-        assert descriptors() == before
+        assert own_descriptors() == before
         assert other_region.number not in regions._regions
         last.close()

@@ -17,6 +17,7 @@ from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.regions import REGION_BYTES_MAX
+from tests.own_descriptors import own_descriptors
 
 SIZE = 4096
 DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
@@ -54,10 +55,6 @@ def memory():
     made = ClientMemory(allowed=True)
     yield made
     made.unregister()
-
-
-def descriptors():
-    return len(os.listdir("/proc/self/fd"))
 
 
 def refusal(code, function, *arguments):
@@ -109,12 +106,12 @@ class TestRegister:
         """A pipe, for instance, has no size and cannot be mapped."""
         path = Path(f"/dev/shm/pyruntime_test_{uuid4().hex}")
         os.mkfifo(path)
-        before = descriptors()
+        before = own_descriptors()
         try:
             assert "Unable to open" in refusal(Code.INTERNAL, memory.register, "r", "/" + path.name, 0, 1)
         finally:
             path.unlink()
-        assert descriptors() == before
+        assert own_descriptors() == before
 
     @pytest.mark.parametrize(
         "key",
@@ -138,10 +135,10 @@ class TestRegister:
     )
     def test_part_that_is_not_there(self, memory, an_object, offset, size):
         """A part that the object does not have is refused, for any numbers, and no descriptor stays open."""
-        made, before = an_object(), descriptors()
+        made, before = an_object(), own_descriptors()
         message = refusal(Code.INVALID_ARG, memory.register, "r", made.key, offset, size)
         assert message == "failed to register shared memory region 'r': invalid args"
-        assert descriptors() == before
+        assert own_descriptors() == before
 
     def test_beyond_what_has_an_address(self, memory, an_object):
         """An object may be larger than a region can be; only its beginning can be used."""
@@ -159,15 +156,15 @@ class TestRegister:
 
     def test_one_object_under_many_names(self, memory, an_object):
         """It is opened once: descriptors are few."""
-        made, before = an_object(), descriptors()
+        made, before = an_object(), own_descriptors()
         for number in range(10):
             memory.register(str(number), made.key, number, 1)
-        assert descriptors() == before + 1
+        assert own_descriptors() == before + 1
         assert len({row.memory.number for row in memory.status()}) == 1
         memory.unregister("0")
         assert memory.input("X", "UINT8", [1], "1", 0, 1).client is not None
         memory.unregister()
-        assert descriptors() == before
+        assert own_descriptors() == before
 
     def test_key_that_was_made_anew(self, memory, an_object):
         """A name stands for the object that was there, and a new name for the new one."""
@@ -190,13 +187,13 @@ class TestRegister:
     def test_too_many_objects(self, an_object, monkeypatch):
         """Objects leave descriptors for everybody else."""
         monkeypatch.setattr(resource, "getrlimit", lambda kind: (2, 2))
-        memory, before = ClientMemory(allowed=True), descriptors()
+        memory, before = ClientMemory(allowed=True), own_descriptors()
         made = registered(memory, an_object(), "a")
         memory.register("b", made.key, 0, 1)
         message = refusal(Code.UNAVAILABLE, memory.register, "c", an_object().key, 0, 1)
         assert message == "more than 1 shared memory objects are registered"
         memory.unregister()
-        assert descriptors() == before
+        assert own_descriptors() == before
 
     def test_no_descriptor_left(self, memory, an_object, monkeypatch):
         """That it cannot be opened is all that the client has to know."""
@@ -211,7 +208,7 @@ class TestRegister:
 class TestUnregister:
     def test_used(self, memory, an_object):
         """A region that requests use stays listed and usable, until the last of them ends."""
-        before = descriptors()
+        before = own_descriptors()
         made = registered(memory, an_object())
         used = memory.output("r", 0, 8).contents.memory
         used.count_on()
@@ -223,11 +220,11 @@ class TestUnregister:
         assert [row.name for row in memory.status("r")] == ["r"]
         used.close()
         assert memory.status() == []
-        assert descriptors() == before
+        assert own_descriptors() == before
 
     def test_used_names(self, memory, an_object):
         """The names of one object that were unregistered go together; others stay."""
-        made, before = an_object(), descriptors()
+        made, before = an_object(), own_descriptors()
         for name in ("a", "b", "c"):
             memory.register(name, made.key, 0, SIZE)
         used = memory.output("a", 0, 8).contents.memory
@@ -237,7 +234,7 @@ class TestUnregister:
         used.close()
         assert [row.name for row in memory.status()] == ["c"]
         memory.unregister()
-        assert descriptors() == before
+        assert own_descriptors() == before
 
     def test_unknown(self, memory, an_object):
         """Unregistering an unknown region has no effect."""
@@ -247,12 +244,12 @@ class TestUnregister:
 
     def test_all(self, memory, an_object):
         """Without a name all of them go, and leave nothing."""
-        before = descriptors()
+        before = own_descriptors()
         registered(memory, an_object(), "a")
         registered(memory, an_object(), "b")
         memory.unregister()
         assert memory.status() == []
-        assert descriptors() == before
+        assert own_descriptors() == before
 
 
 class TestDisabled:

@@ -14,6 +14,7 @@ from pyruntime.runtime.memory.requests import GROWTH_BYTES_MAX, GROWTH_BYTES_MIN
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.arena import ALIGNMENT, BARE_BYTES_MIN, LARGE_BYTES, slot_bytes
 from pyruntime.utils.errors import Code, InferenceError, LocalError, OutOfMemoryError
+from tests.own_descriptors import own_descriptors
 
 GROWTH = 1 << 20
 
@@ -305,10 +306,10 @@ class TestEnd:
 
     def test_no_region(self, monkeypatch):
         """If the first bytes cannot be committed, no descriptor stays open."""
-        before = len(os.listdir("/proc/self/fd"))
+        before = own_descriptors()
         with pytest.raises(OutOfMemoryError):
             RequestMemory("m", 1 << 60, GROWTH)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert own_descriptors() == before
 
 
 def test_repr(memory):

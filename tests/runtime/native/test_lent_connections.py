@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyruntime.runtime.native import _triton
+from tests.own_descriptors import own_descriptors
 
 from .known import (
     ALL_LATER,
@@ -929,10 +930,6 @@ class TestTogether:
 class TestGone:
     """A lending that has ended leaves no object and no descriptor behind."""
 
-    def descriptors(self):
-        gc.collect()  # what earlier tests have left
-        return len(os.listdir("/proc/self/fd"))
-
     @pytest.mark.parametrize("ending", ["returned", "taken back", "taken back at once", "closed", "dropped"])
     @pytest.mark.parametrize(
         "action",
@@ -968,13 +965,13 @@ class TestGone:
             flushed(requests)
             flushed(requests)
             if number == 0:
-                descriptors = self.descriptors()
+                descriptors = own_descriptors()
         assert [each() for each in seen] == [None] * len(seen)
-        assert self.descriptors() == descriptors
+        assert own_descriptors() == descriptors
 
     def test_an_instance(self, requests, connection):
         """The descriptors with which an instance reads connections are closed with it."""
-        descriptors = self.descriptors()
+        descriptors = own_descriptors()
         owner = Job()
         instance = _triton.Instance(requests.model, owner, "model_1", 2, 0, False, [], [], "{}")
         instance.initialize()
@@ -984,7 +981,7 @@ class TestGone:
         connection.answered(ECHO)
         connection.take_back()
         instance.finalize()
-        assert self.descriptors() > descriptors
+        assert own_descriptors() > descriptors
         connection.lent = None
         del instance, owner
         gc.collect()
@@ -992,7 +989,7 @@ class TestGone:
         requests.events.clear()
         gc.collect()
         assert seen() is None
-        assert self.descriptors() == descriptors
+        assert own_descriptors() == descriptors
 
     def test_the_known(self, requests, connection):
         """A lent connection keeps its known request alive."""

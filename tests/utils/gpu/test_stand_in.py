@@ -2,19 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stand-in refuses what the driver leaves undefined, and fails on request."""
 
-import gc
-import os
-
 import pytest
 
 from pyruntime.utils.gpu.driver import GpuError, GpuHandleError, GpuLostError, GpuMemoryError, GpuMissingError
 from pyruntime.utils.gpu.inventory import open_gpu
 from pyruntime.utils.gpu.stand_in import StandInGpu
+from tests.own_descriptors import own_descriptors
 from tests.utils.gpu.peers import Refused
-
-
-def descriptors():
-    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.processes
@@ -145,15 +139,14 @@ def test_memory_is_counted(stand_in, machine):
 
 def test_nothing_is_left(stand_in):
     """Memory and events that are freed leave no descriptor behind."""
-    gc.collect()  # what earlier tests have left must not be closed meanwhile
-    before = descriptors()
+    before = own_descriptors()
     pointer, event = stand_in.allocate(10), stand_in.create_event()
-    assert descriptors() > before
+    assert own_descriptors() > before
     stand_in.free(pointer)
     stand_in.destroy_event(event)
     with pytest.raises(GpuHandleError):
         stand_in.destroy_event(event)
-    assert descriptors() == before
+    assert own_descriptors() == before
 
 
 def test_work_of_a_framework(stand_in):

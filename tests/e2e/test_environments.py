@@ -60,7 +60,7 @@ def test_every_python(model, serve, wait_until, other_environment):
 
 
 @pytest.mark.parametrize("other_environment", [8], indirect=True, ids=["python3.8"])
-def test_output_and_crash(model, serve, other_environment):
+def test_output_and_crash(model, serve, other_environment, wait_until):
     """The output of such a model is in the log; the cause of its death is in the failure of its request."""
     code = """
     class TritonPythonModel:
@@ -71,7 +71,7 @@ def test_output_and_crash(model, serve, other_environment):
     model("crash", code, CONFIG % other_environment)
     server = serve()
     assert "killed by SIGSEGV" in server.refusal("crash", {"IN": NUMBERS})[1]
-    assert "crash_0: about to go" in server.log
+    wait_until(lambda: "crash_0: about to go" in server.log)
 
 
 def test_archive(model, serve, tmp_path, monkeypatch):

@@ -52,8 +52,7 @@ def test_example(server, name):
     assert "PASS" in client.stdout
 
 
-def test_models_print(server):
+def test_models_print(server, wait_until):
     """What a model prints is in the log."""
-    assert "Initialized..." in server.log
-    assert "the calls have Namespace(timeout=" in server.log
-    assert "Cumulative requests processing latency:" in server.log
+    for said in ("Initialized...", "the calls have Namespace(timeout=", "Cumulative requests processing latency:"):
+        wait_until(lambda said=said: said in server.log)

@@ -118,9 +118,8 @@ def test_a_broken_edit(serve, model, wait_until):
         return row.get("reason", "")
 
     (folder / "1" / "model.py").write_text(whole + "\nraise ValueError('half an edit')\n")
-    wait_until(reason)
     older = "an older configuration serves, because the latest failed to load: "
-    assert reason().startswith(f"{older}version 1: Internal: ValueError: half an edit")
+    wait_until(lambda: reason().startswith(f"{older}version 1: Internal: ValueError: half an edit"))
     # Three further polls, which are seen by what they find.
     for amount in (2, 3, 4):
         (other / "1" / "model.py").write_text(

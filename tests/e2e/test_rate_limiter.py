@@ -353,7 +353,7 @@ class TestBackends:
                     client.infer("native", [to_input("INPUT0", ONE)])
 
         infer(10)
-        assert server.log.count("gate: 1 requests") == 10
+        wait_until(lambda: server.log.count("gate: 1 requests") == 10)
         (folder / "hold").touch()
         held = pool.submit(infer, 1)
         wait_until(lambda: server.log.count("gate: 1 requests") == 11)

@@ -23,7 +23,7 @@ for request in requests:
         sender.send(answer(number))
     sender.send(flags=FINAL)
 """
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 # For waits that will exceed it.
 SHORT_S = 0.05
 

@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 import pytest
 
+from .waiting import LIMIT_S
+
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 needs_browser = pytest.mark.skipif(
     not (CHROMIUM and DRIVER), reason="there is no chromium with its chromedriver here: apt-get install chromium-driver"
@@ -54,7 +56,7 @@ def browsing(folder):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    driver.set_script_timeout(60)
+    driver.set_script_timeout(LIMIT_S)
     try:
         yield driver
     finally:

@@ -11,6 +11,9 @@ from pyruntime.runtime.inference import pending_bytes
 from pyruntime.runtime.inference.pending_bytes import PendingBytes
 from pyruntime.runtime.inference.turns import Turns
 
+# Patience, not a measure.
+PATIENCE_S = 60
+
 
 class Connection:
     """Notes how it is checked."""
@@ -123,7 +126,7 @@ def test_watch(monkeypatch, held):
         assert not await first.checks.get()
         watch.end()
 
-    asyncio.run(asyncio.wait_for(check(), 20))
+    asyncio.run(asyncio.wait_for(check(), PATIENCE_S))
 
 
 def test_excess(monkeypatch, held):
@@ -149,4 +152,4 @@ def test_excess(monkeypatch, held):
         assert len([each for each in idle if each.closed]) == 3
         assert not [each for each in busy if each.closed]
 
-    asyncio.run(asyncio.wait_for(check(), 20))
+    asyncio.run(asyncio.wait_for(check(), PATIENCE_S))

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.harness.frameworks import FRAMEWORKS
 
 ROOT = Path(__file__).parent.parent
-TENSORS = "tests/e2e/test_gpu_tensors.py"
+FRAMEWORK_TESTS = "tests/e2e/test_gpu_frameworks.py"
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def collected():
 @pytest.mark.processes
 def test_all_frameworks(collected):
     """Each framework has all tests that the stand-in has."""
-    names = collected[TENSORS]
+    names = collected[FRAMEWORK_TESTS]
     of = {framework: {name for name in names if f"[{framework}" in name} for framework in FRAMEWORKS}
     assert sum(map(len, of.values())) == len(names)
     alike = [{name.replace(f"[{framework}", "[") for name in tests} for framework, tests in of.items()]

@@ -9,7 +9,7 @@ for several requests fails, each request is executed by itself, so that only tho
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Hashable, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Hashable, List, Mapping, Sequence, Set, Tuple
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -42,13 +42,9 @@ class Arrays:
         return pb_utils.Tensor(name, array if array.shape else array.reshape(1))
 
 
-class _Member(NamedTuple):
-    """A request of a call: its place in the batch, its inputs, and its rows, which count only with batching."""
-
-    place: int
-    inputs: Inputs
-    rows: int
-    wanted: Set[str]
+# A request of a call: its place in the batch, its inputs, its rows, which count only with batching, and the names of
+# the outputs that its client wants. One is made for each request: a named tuple would cost five times as much.
+_Member = Tuple[int, Inputs, int, Set[str]]
 
 
 class BatchExecutor:
@@ -62,11 +58,11 @@ class BatchExecutor:
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
         """The responses, in the order of the requests. Raises nothing: errors are in the responses."""
-        responses: Dict[int, pb_utils.InferenceResponse] = {}
+        responses: List[Any] = [None] * len(requests)
         # Requests with the same key can be joined.
         groups: Dict[Hashable, List[_Member]] = {}
         read = self._arrays.read
-        for index, request in enumerate(requests):
+        for place, request in enumerate(requests):
             inputs = {}
             shapes = []
             rows = 1
@@ -75,49 +71,50 @@ class BatchExecutor:
                     name = tensor.name()
                     array = inputs[name] = read(tensor)
                     if self._is_batching:
-                        rows, *others = array.shape
-                        shapes.append((name, *others))
+                        shape = array.shape
+                        rows = shape[0]
+                        shapes.append((name, shape[1:]))
             except Exception as exc:
-                responses[index] = _failed(exc)
+                responses[place] = _failed(exc)
                 continue
-            member = _Member(index, inputs, rows, request.requested_output_names())
-            groups.setdefault(frozenset(shapes) if self._is_batching else index, []).append(member)
+            key: Hashable = place
+            if shapes:  # clients may name the inputs in any order
+                key = shapes[0] if len(shapes) == 1 else frozenset(shapes)
+            groups.setdefault(key, []).append((place, inputs, rows, request.requested_output_names()))
         for members in groups.values():
             self._execute(members, responses)
-        return [responses[index] for index in range(len(requests))]
+        return responses
 
-    def _execute(self, members: List[_Member], responses: Dict[int, pb_utils.InferenceResponse]) -> None:
-        wanted = set().union(*[member.wanted for member in members])
+    def _execute(self, members: List[_Member], responses: List[Any]) -> None:
+        """Execute the framework once, and put the response of each member at its place."""
+        inputs = [member[1] for member in members]
+        wanted = set().union(*[member[3] for member in members])
         join, finish = self._arrays.join, self._arrays.finish
         try:
-            joined = {name: join([member.inputs[name] for member in members]) for name in members[0].inputs}
+            joined = {name: join([each[name] for each in inputs]) for name in inputs[0]}
             outputs = self._run(joined, [name for name in self._outputs if name in wanted])
-            made = self._split(members, [(name, finish(array)) for name, array in outputs.items()])
+            self._split(members, [(name, finish(array)) for name, array in outputs.items()], responses)
         except Exception as exc:
             if len(members) == 1:
-                responses[members[0].place] = _failed(exc)
+                responses[members[0][0]] = _failed(exc)
                 return
             for member in members:
                 self._execute([member], responses)
-            return
-        for member, response in zip(members, made):
-            responses[member.place] = response
 
-    def _split(self, members: List[_Member], outputs: List[Tuple[str, Any]]) -> List[pb_utils.InferenceResponse]:
+    def _split(self, members: List[_Member], outputs: List[Tuple[str, Any]], responses: List[Any]) -> None:
         if self._is_batching:
-            _check_rows(outputs, sum([member.rows for member in members]))
+            _check_rows(outputs, sum([member[2] for member in members]))
         write = self._arrays.write
-        made = []
+        is_alone = len(members) == 1
         start = 0
-        for _, _, rows, wanted in members:
+        for place, _, rows, wanted in members:
             stop = start + rows
             tensors = []
             for name, array in outputs:
                 if name in wanted:
-                    tensors.append(write(name, array if len(members) == 1 else array[start:stop]))
-            made.append(pb_utils.InferenceResponse(tensors))
+                    tensors.append(write(name, array if is_alone else array[start:stop]))
+            responses[place] = pb_utils.InferenceResponse(tensors)
             start = stop
-        return made
 
 
 def _check_rows(outputs: Sequence[Tuple[str, Any]], rows: int) -> None:

@@ -202,7 +202,7 @@ class InferenceRequest:
 
     def requested_output_names(self) -> Set[str]:
         """Names of the outputs the client wants; all of the model's if it named none."""
-        return set(sorted(self._outputs))
+        return set(self._outputs)
 
     def flags(self) -> int:
         """Bits of TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END."""

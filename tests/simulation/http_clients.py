@@ -228,6 +228,11 @@ class HttpClient:
             self._check(due, headers, body)
         elif status != 200 and (status not in REFUSALS or due.kind == "health"):
             ledger.violated(f"HTTP request {due.number} of kind {due.kind} is answered with {status}: {body}")
+        elif status != 200:
+            self._refused(due, status, body)
+
+    def _refused(self, due, status, body):
+        """A request is refused in a way that is allowed."""
 
     def _check(self, due, headers, body):
         """The response is the one to this request."""

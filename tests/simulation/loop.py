@@ -87,6 +87,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._on_exception = None
         # What makes a protocol for a new connection, by the port.
         self.listening = {}
+        # Whom to call back when a simulated descriptor can be read, or written.
+        self._readers = {}
+        self._writers = {}
 
     # Callbacks and timers.
 
@@ -206,6 +209,30 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     # What is simulated in place of sockets and threads.
 
+    def add_reader(self, fd, call_back, *arguments):
+        self._readers[fd] = call_back, arguments
+
+    def remove_reader(self, fd):
+        self._readers.pop(fd, None)
+
+    def add_writer(self, fd, call_back, *arguments):
+        self._writers[fd] = call_back, arguments
+
+    def remove_writer(self, fd):
+        self._writers.pop(fd, None)
+
+    def is_readable(self, fd):
+        """Something can be read from a simulated descriptor."""
+        if fd in self._readers:
+            call_back, arguments = self._readers[fd]
+            self.call_soon(call_back, *arguments)
+
+    def is_writable(self, fd):
+        """A simulated descriptor has room."""
+        if fd in self._writers:
+            call_back, arguments = self._writers[fd]
+            self.call_soon(call_back, *arguments)
+
     async def create_unix_connection(self, factory, path=None, *, sock=None, **options):
         """Connect to the stub that was launched just before."""
         protocol = factory()
@@ -222,10 +249,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return _SilentPipe(pipe), factory()
 
     def run_in_executor(self, executor, function, *arguments):
-        """Work of other threads is done at once: there is only one thread."""
+        """Work of other threads is done at once: there is only one thread. A future is the result of what waits."""
         done = self.create_future()
         try:
-            done.set_result(function(*arguments))
+            result = function(*arguments)
+            if isinstance(result, asyncio.Future):
+                return result
+            done.set_result(result)
         except Exception as exc:
             done.set_exception(exc)
         return done

@@ -6,11 +6,14 @@ A mutation is a function that puts itself in the place of something of the produ
 give the mark `planted` the place that it takes.
 """
 
+import asyncio
 from collections import deque
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 from pyruntime.runtime.app.state import ServerState
+from pyruntime.runtime.brokers.brokers import Brokers
+from pyruntime.runtime.brokers.link import BrokerLink
 from pyruntime.runtime.caching.requests import CachedRequests
 from pyruntime.runtime.caching.streams import StreamKeeper
 from pyruntime.runtime.ensembles.credits import StepCredits
@@ -22,6 +25,7 @@ from pyruntime.runtime.frontends.http.connection import HttpConnection
 from pyruntime.runtime.frontends.http.exchange import Exchange
 from pyruntime.runtime.frontends.http.generate_exchange import GenerateStreamExchange
 from pyruntime.runtime.frontends.http.model_exchange import ModelExchange
+from pyruntime.runtime.inference.gpu_use import GpuUse
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.pending_bytes import PendingBytes
 from pyruntime.runtime.instances.inflight import InflightBatches
@@ -31,6 +35,7 @@ from pyruntime.runtime.instances.stub.instance import PythonInstance
 from pyruntime.runtime.instances.stub.streams import Streams
 from pyruntime.runtime.instances.stub.supervisor import Supervisor
 from pyruntime.runtime.loaders.warmup import WarmUp
+from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.repository.fingerprint import Fingerprint
 from pyruntime.runtime.scheduling.batcher import Batcher
@@ -390,3 +395,83 @@ def unsent_events_are_kept(original):
 def no_restart(original):
     """A stub that dies is not started again."""
     return lambda self, cause, now: []
+
+
+@planted(BrokerLink, "write", "gpu")
+def response_before_its_copy(original):
+    """An output counts as copied to the GPU as soon as the broker is asked for it."""
+
+    def write(self, *arguments):
+        original(self, *arguments)
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(0)
+        return done
+
+    return write
+
+
+@planted(BrokerLink, "_lost", "gpu")
+def copy_fails_before_its_broker_ends(original):
+    """What a lost broker owes fails while it may still copy."""
+
+    def lost(self, reason):
+        self._fail(reason)
+        original(self, reason)
+
+    return lost
+
+
+@planted(BrokerLink, "_copy", "gpu")
+def memory_is_not_opened_again(original):
+    """A broker is to copy memory that only the one before it was told to open."""
+
+    def copy(self, verb, memory, *others):
+        self._opened.add(memory.number)
+        return original(self, verb, memory, *others)
+
+    return copy
+
+
+@planted(Brokers, "of", "gpu")
+def lost_broker_is_kept(original):
+    """No other broker is started for one that was lost."""
+
+    async def of(self, gpu):
+        return self._links.get(gpu.ordinal) or await original(self, gpu)
+
+    return of
+
+
+@planted(BrokerLink, "_on_silence", "gpu")
+def silence_is_not_noticed(original):
+    """A broker that does not answer is waited for without end."""
+    return lambda self: None
+
+
+@planted(BrokerLink, "revoke", "gpu")
+def region_is_not_revoked(original):
+    """A broker keeps the memory of a region that is closed."""
+
+    def revoke(self, region):
+        region.holders.discard(self)
+        self._granted.discard(region)
+
+    return revoke
+
+
+@planted(Brokers, "close_memory", "gpu")
+def memory_stays_open(original):
+    """Memory that is unregistered stays open on the GPU."""
+    return lambda self, gpu, memory: None
+
+
+@planted(GpuUse, "end", "gpu")
+def use_of_memory_never_ends(original):
+    """A request counts on the memory of its client for ever."""
+    return lambda self: None
+
+
+@planted(ClientMemory, "_cuda_unused", "gpu")
+def unregistered_memory_is_kept(original):
+    """Memory that was unregistered while a request used it stays registered."""
+    return lambda self, region: None

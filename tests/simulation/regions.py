@@ -48,6 +48,9 @@ class SimulatedRegion(SharedRegion, HeapRegion):
     def __repr__(self):
         return f"<SimulatedRegion {self.number} {self.purpose}>"
 
+    def fileno(self):
+        return self.number
+
     @property
     def used_bytes(self):
         return 0
@@ -61,9 +64,10 @@ class Memory:
         self.is_out = False
         self.open = {}
 
-    def create_region(self, purpose):
-        """See runtime/regions.py."""
-        self.check(0)
+    def create_region(self, purpose, in_need=False):
+        """See runtime/regions.py. One that the simulator is `in_need` of is always made."""
+        if not in_need:
+            self.check(0)
         region = SimulatedRegion(self._region_bytes, self, purpose)
         self.open[region.number] = region
         return region

@@ -12,6 +12,7 @@ from pyruntime.utils.errors import InferenceError
 
 from .clients import KEPT_S_MAX, Client
 from .generate_clients import GenerateClient
+from .gpu_clients import GpuClient
 from .grpc_clients import GrpcClient
 from .grpc_streams import GrpcStreamClient
 from .http_clients import HttpClient
@@ -29,7 +30,13 @@ SCENARIO_S_MAX = 3600.0
 REQUESTS_OF_A_CLIENT = 1000
 # The numbers of clients with connections begin here.
 WIRES_FROM = 10
-WIRED = {"http": HttpClient, "grpc": GrpcClient, "generate": GenerateClient, "stream": GrpcStreamClient}
+WIRED = {
+    "http": HttpClient,
+    "grpc": GrpcClient,
+    "generate": GenerateClient,
+    "stream": GrpcStreamClient,
+    "gpu": GpuClient,
+}
 
 
 @dataclass(slots=True)

@@ -32,6 +32,7 @@ assert set(WEIGHTS) == {*KINDS, "ensemble"}
 GAPS_S = (0.0, 0.0, 0.00001, 0.001, 0.02, 0.3)
 PROTOCOLS = ("http", "http", "grpc")
 STREAM_PROTOCOLS = ("generate", "stream")
+GPU_PROTOCOL = "gpu"
 TIMEOUTS_US = (0, 0, 500, 20_000)
 
 
@@ -57,7 +58,7 @@ class WirePlan:
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """See the module. `wires` are the clients over connections, and `pending_bytes` is the budget for their bytes.
-    `faults`, `errors` and `launches_fail` are likelihoods from 0 to 1."""
+    `faults`, `errors`, `launches_fail` and `broker_faults` are likelihoods from 0 to 1."""
 
     seed: int
     models: tuple
@@ -69,6 +70,7 @@ class Scenario:
     limits_rate: bool
     wires: tuple
     pending_bytes: int
+    broker_faults: float
 
     @property
     def features(self):
@@ -93,6 +95,8 @@ def scenario_of(seed):
 
     models = _models(stream("models"))
     wires = _wires(stream("wires"), models) + _streams(stream("streams"), models)
+    gpus = stream("gpus")
+    wires += _gpu_wires(gpus, models)
     draw = stream("faults")
     is_calm = draw.random() < 0.4
     return Scenario(
@@ -105,7 +109,8 @@ def scenario_of(seed):
         0.0 if is_calm else draw.choice((0.0, 0.0, 0.2)),
         stream("rate limiter").random() < 0.3,
         wires,
-        draw.choice((150, 200, 300, 1 << 20)),
+        draw.choice((150, 200, 300, 1 << 20)) * (4 if any(wire.protocol == GPU_PROTOCOL for wire in wires) else 1),
+        gpus.choice((0.0, 0.4, 0.8)),
     )
 
 
@@ -181,6 +186,17 @@ def _streams(draw, models):
     return tuple(
         WirePlan(draw.choice(STREAM_PROTOCOLS), draw.choice(choice).name, draw.randrange(1 << 32))
         for _ in range(draw.choice((1, 1, 2)))
+    )
+
+
+def _gpu_wires(draw, models):
+    """Clients with memory on a GPU, in some scenarios; mostly of models that send one response."""
+    if draw.random() > 0.1:
+        return ()
+    plain = [model for model in models[-2:] if not model.is_decoupled]
+    choice = plain if plain and draw.random() < 0.9 else models[-2:]
+    return tuple(
+        WirePlan(GPU_PROTOCOL, draw.choice(choice).name, draw.randrange(1 << 32)) for _ in range(draw.choice((1, 2, 3)))
     )
 
 

@@ -16,9 +16,12 @@ from unittest import mock
 from pyruntime.runtime import descriptors as descriptors_module
 from pyruntime.runtime import regions as regions_module
 from pyruntime.runtime.app import rounds as rounds_module
+from pyruntime.runtime.brokers import link as link_module
+from pyruntime.runtime.brokers.link import BrokerLink
 from pyruntime.runtime.frontends import listeners as listeners_module
 from pyruntime.runtime.frontends.grpc import connection as grpc_module
 from pyruntime.runtime.frontends.http import connection as http_module
+from pyruntime.runtime.inference import gpu_use as gpu_use_module
 from pyruntime.runtime.inference import pending_bytes as pending_bytes_module
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.instances.stub import connection as connection_module
@@ -26,12 +29,14 @@ from pyruntime.runtime.instances.stub import instance as instance_module
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.loaders import python as python_module
 from pyruntime.runtime.loaders import version_loader as version_loader_module
+from pyruntime.runtime.memory import cuda_regions as cuda_regions_module
 from pyruntime.runtime.memory import requests as requests_module
 from pyruntime.runtime.repository import loads as loads_module
 from pyruntime.runtime.scheduling import policy_queue
 from pyruntime.utils import flow_control
 from pyruntime.utils.errors import InferenceError
 
+from .brokers import BrokerDescriptors, BrokerProcesses, BrokerSockets
 from .clock import Clock
 from .ledger import PASSED_OVER_MAX
 from .sockets import SimulatedPipes, SimulatedSockets
@@ -61,6 +66,7 @@ class Stage:
         self.world = world
         self.failures = failures
         regions_module._numbers = count(1)
+        cuda_regions_module._numbers = count(1)
         try:
             yield
         finally:
@@ -130,6 +136,17 @@ class WatchedBatches(StubBatches):
         super().execute(batch)
 
 
+class WatchedLink(BrokerLink):
+    """The host's end of a broker, of which the world knows. A future is the result of what a thread waits for."""
+
+    def __init__(self, gpu):
+        super().__init__(gpu)
+        STAGE.world.links.append(self)
+
+    def _wait(self, seconds):
+        return self._process.wait_for(seconds)
+
+
 @contextmanager
 def stage():
     """Put everything in its place. Returns the stage."""
@@ -145,7 +162,13 @@ def stage():
         put(connection_module, "os", SimulatedPipes)
         put(connection_module, "create_region", lambda purpose: STAGE.world.memory.create_region(purpose))
         put(requests_module, "create_region", lambda purpose: STAGE.world.memory.create_region(purpose))
+        put(gpu_use_module, "create_region", lambda purpose: STAGE.world.memory.create_region(purpose))
         put(regions_module, "_numbers", count(1))
+        put(cuda_regions_module, "_numbers", count(1))
+        put(link_module, "BrokerLink", WatchedLink)
+        put(link_module, "socket", BrokerSockets(STAGE))
+        put(link_module, "os", BrokerDescriptors(STAGE))
+        put(link_module, "subprocess", BrokerProcesses(STAGE))
         put(version_loader_module, "ModelVersion", WatchedVersion)
         put(instance_module, "StubBatches", WatchedBatches)
         put(loads_module, "look", lambda *arguments: STAGE.world.look(*arguments))

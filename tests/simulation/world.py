@@ -20,6 +20,7 @@ from pyruntime.runtime.loaders.ensemble import EnsembleLoader
 from pyruntime.runtime.loaders.model_loader import ModelLoader
 from pyruntime.runtime.loaders.python import PythonLoader
 from pyruntime.runtime.loaders.version_loader import VersionFactory, limit
+from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.control import ModelControl
@@ -32,6 +33,7 @@ from pyruntime.utils.errors import InferenceError
 
 from ..runtime.server_states import new_state
 from .behaviour import Behaviour
+from .brokers import Devices
 from .catalogue import RESOURCE, RESOURCE_LIMIT, regrouped
 from .executors import SimulatedExecutor
 from .ledger import Ledger
@@ -45,6 +47,8 @@ LIMITED = replace(SETTINGS, limits_rate=True, rate_limit_resources=(ResourceLimi
 GROWTH_BYTES = 1 << 14
 # How long the last connections take to close, in seconds.
 LAST_CLOSES_S = 0.01
+# The limit for strings of clients, of which there are none.
+CLIENT_STRINGS_BYTES = 1000
 # What a look at the clock takes, where the length of a turn counts, in seconds.
 TICK_S = 0.002
 # How long after its time a model may learn that a sequence is abandoned, in nanoseconds.
@@ -89,6 +93,9 @@ class World:
         self.state = self.listeners = None
         self.is_closing = False
         self._ticks = 0
+        # The GPUs, and the host's ends of their brokers.
+        self.devices = Devices(self)
+        self.links = []
 
     # What is simulated in place of processes and memory.
 
@@ -188,6 +195,7 @@ class World:
         settings = replace(settings, max_pending_bytes=self.plan.pending_bytes, allow_metrics=False)
         self.state = new_state(settings, tasks=self.tasks, table=self.table, control=self.control)
         self.state.rounds = Rounds(self.ticks, self.state.soon)
+        self.state.client_memory = ClientMemory(True, CLIENT_STRINGS_BYTES, self.devices.new_brokers())
         self.state.loaded = True
         self.listeners = Listeners(self.state)
         await self.listeners.open()
@@ -218,6 +226,9 @@ class World:
             await self.listeners.finish()
             await asyncio.sleep(LAST_CLOSES_S)
             self._check_frontends()
+            self.devices.check_quiet(self.state.client_memory)
+            self.devices.is_closing = True
+            await self.state.client_memory.close()
 
     def _check_frontends(self):
         """Nothing of any client may be left."""
@@ -345,6 +356,7 @@ class World:
         self.is_over = True
         for stub in self.connected.values():
             stub.die(-9)
+        self.devices.kill()
 
     def end(self):
         """The scenario is over: nothing may be left."""
@@ -354,6 +366,7 @@ class World:
         for stub in self.connected.values():
             if not stub.has_ended:
                 self.ledger.violated(f"{stub} never ends")
+        self.devices.end()
         self.ledger.check()
 
 

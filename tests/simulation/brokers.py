@@ -1,0 +1,442 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Simulated GPUs and the brokers of them: processes without a process, which copy between main memory and a GPU.
+
+The host's end is the real one, runtime/brokers/link.py, and so are the packets. A broker handles one packet after the
+other, as broker.py does, and checks what a real one relies on: that it copies only to regions that it was granted, from
+and to memory that it was told to open, and only what the host still waits for.
+"""
+
+import signal
+import subprocess
+from collections import deque
+from functools import partial
+from itertools import count
+from random import Random
+
+from pyruntime.runtime.brokers.brokers import Brokers
+from pyruntime.runtime.brokers.messages import Verb, decode_request, encode_answer
+from pyruntime.utils.gpu.driver import HANDLE_BYTES, GpuProperties, gpu_error
+
+from .broker_faults import FAULTS, START_FAULTS
+
+GPUS = 2
+# A fault comes at one of this many first packets of a broker.
+FAULT_WITHIN = 10
+# So many brokers of a scenario may have a fault; those behind them have none.
+FAULTY_LIVES = 4
+# The packets that a socket has room for.
+ROOM = 4
+# How long packets are on their way, and how long a broker takes for one, in seconds.
+LATENCY_S_MAX = 0.0002
+WORK_S = (0.00001, 0.0001, 0.003, 0.2)
+
+
+class Devices:
+    """The GPUs of a scenario, with the memory of clients by its handle, and all brokers that were ever started."""
+
+    def __init__(self, world):
+        self.world = world
+        self.memory = {}
+        self.brokers = []
+        # Copies of descriptors that the host has made, each with its region.
+        self.descriptors = {}
+        # The names of the regions that clients have registered, and not unregistered.
+        self.registered = set()
+        self.is_closing = False
+        self._numbers = count(1)
+        self._ends = {}
+
+    def new_brokers(self):
+        """See runtime/brokers/brokers.py."""
+        return Brokers(self._find)
+
+    def _find(self):
+        return [GpuProperties(each, f"GPU-{each}", "", (8, 0), 1 << 30, 1 << 30, False) for each in range(GPUS)]
+
+    def allocate(self, size):
+        """Memory of a client. Returns its handle."""
+        handle = next(self._numbers).to_bytes(HANDLE_BYTES, "little")
+        self.memory[handle] = bytearray(size)
+        return handle
+
+    def pair(self):
+        """The two ends of a socket."""
+        end = HostEnd(self.world.loop, next(self._numbers))
+        self._ends[end.fileno()] = end
+        return end, end.theirs
+
+    def start(self, fd):
+        """Start a broker at the other end. Raises OSError."""
+        life = len(self.brokers)
+        faults = self.world.plan.broker_faults if life < FAULTY_LIVES else 0.0
+        draw = Random(f"{self.world.plan.seed} broker {life}")
+        broker = SimulatedBroker(self, self._ends[fd], draw, faults)
+        self.brokers.append(broker)
+        if draw.random() < faults * 0.1:
+            broker.end(1)
+            raise OSError(11, "no more processes in this simulation")
+        self.world.note("broker starts", life)
+        return broker
+
+    def duplicate(self, number):
+        """Another descriptor of a region."""
+        made = next(self._numbers)
+        self.descriptors[made] = self.world.memory.open[number]
+        return made
+
+    def check_quiet(self, memory):
+        """No client asks any more: brokers have open what is registered, and nothing else."""
+        violated = self.world.ledger.violated
+        rows = {row.number: row.name for row in memory.status_cuda()}
+        if set(rows.values()) != self.registered:
+            violated(f"regions {sorted(rows.values())} are registered, and not {sorted(self.registered)}")
+        for broker in self.brokers:
+            if broker.is_waiting and not broker.opened.keys() <= rows.keys():
+                violated(f"{broker} has memory open that nobody has registered: {sorted(broker.opened)}")
+            if broker.is_waiting and any(number not in self.world.memory.open for number in broker.granted):
+                violated(f"{broker} has regions that are closed: {sorted(broker.granted)}")
+
+    def end(self):
+        """The scenario is over: nothing may be left."""
+        for broker in self.brokers:
+            if not broker.has_ended:
+                self.world.ledger.violated(f"{broker} never ends")
+        if self.descriptors:
+            self.world.ledger.violated(f"descriptors of {list(self.descriptors.values())} are never closed")
+
+    def kill(self):
+        """End all brokers, because the run has ended."""
+        for broker in self.brokers:
+            broker.end(-signal.SIGKILL)
+
+
+class HostEnd:
+    """The host's end of a socket for packets. `broker` is at the other end as soon as it is started."""
+
+    def __init__(self, loop, number):
+        self._loop = loop
+        self._number = number
+        self.broker = None
+        self.theirs = TheirEnd(number)
+        # Packets to read; b"" for the end.
+        self.arrived = deque()
+        self.is_closed = False
+
+    def setblocking(self, flag):
+        """Nothing blocks."""
+
+    def fileno(self):
+        return self._number
+
+    def recv(self, size):
+        if not self.arrived:
+            raise BlockingIOError
+        return self.arrived.popleft()
+
+    def send(self, packet, regions):
+        self.broker.take(packet, regions)
+
+    def close(self):
+        if not self.is_closed:
+            self.is_closed = True
+            if self.broker is not None:
+                self.broker.hung_up()
+
+    def arrives(self, packet):
+        """Something is to be read."""
+        if not self.is_closed:
+            self.arrived.append(packet)
+            self._loop.is_readable(self._number)
+
+    def has_room(self):
+        """Packets may be sent again."""
+        if not self.is_closed:
+            self._loop.is_writable(self._number)
+
+
+class TheirEnd:
+    """The other end, before a process has it."""
+
+    def __init__(self, number):
+        self._number = number
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        """The process has it."""
+
+    def fileno(self):
+        return self._number
+
+
+class SimulatedBroker:
+    """See the module, and subprocess.Popen."""
+
+    def __init__(self, devices, end, draw, faults):
+        self._devices = devices
+        self._world = devices.world
+        self._loop = devices.world.loop
+        self._end = end
+        end.broker = self
+        self._draw = draw
+        self.pid = len(devices.brokers) + 1
+        self._is_faulty = draw.random() < faults
+        self._fault = draw.choice(FAULTS) if self._is_faulty and draw.random() < 0.8 else None
+        self._packets_left = draw.randrange(FAULT_WITHIN)
+        self.refuses = draw.random() < faults * 0.5
+        self.has_ended = False
+        # It handles no packet any more, and does not even notice that the host has hung up.
+        self.hangs = False
+        self._is_ready = False
+        self._code = None
+        self._inbox = deque()
+        # The request that it handles, with the regions that came with it; and the same until it has done that.
+        self._at = self._due = None
+        self.opened = {}
+        self.granted = {}
+        self._failed = set()
+        self._waiting = []
+        self._loop.call_later(draw.random() * 0.05, self._started)
+
+    def __repr__(self):
+        return f"<SimulatedBroker {self.pid}>"
+
+    @property
+    def is_waiting(self):
+        """Whether it serves, and has handled all packets."""
+        return not (self.has_ended or self.hangs or self._end.is_closed or self._inbox or self._at)
+
+    # The process: see subprocess.Popen.
+
+    def poll(self):
+        return self._code
+
+    def kill(self):
+        """The driver takes the context down, which takes a while: a copy that has begun may end meanwhile."""
+        self._loop.call_later(self._draw.random() * 0.02, self._killed)
+
+    def _killed(self):
+        if self._due is not None and not self.has_ended and self._draw.random() < 0.5:
+            self.perform(*self._due)
+        self.end(-signal.SIGKILL)
+
+    def wait_for(self, seconds):
+        """A future for the end of the process, or of this time."""
+        future = self._loop.create_future()
+        if self.has_ended:
+            future.set_result(None)
+        else:
+            self._waiting.append(future)
+            self._loop.call_later(seconds, self._resolve, future)
+        return future
+
+    def _resolve(self, future):
+        if not future.done():
+            future.set_result(None)
+
+    def end(self, code):
+        """The process ends."""
+        if self.has_ended:
+            return
+        self.has_ended = True
+        self._code = code
+        self._at = self._due = None
+        self._inbox.clear()
+        self.opened.clear()
+        self.granted.clear()
+        self._world.note("broker ends", self.pid, code)
+        for future in self._waiting:
+            self._resolve(future)
+        self._later(self._end.arrives, b"")
+
+    # The socket.
+
+    def take(self, packet, regions):
+        """A packet of the host. Raises OSError."""
+        if self.has_ended:
+            raise BrokenPipeError
+        if len(self._inbox) >= ROOM:  # there is room again when a packet was read
+            raise BlockingIOError
+        if self._draw.random() < 0.05:
+            self._later(self._end.has_room)
+            raise BlockingIOError
+        self._inbox.append((packet, regions))
+        self._later(self._go_on)
+
+    def hung_up(self):
+        """The host has closed its end."""
+        self._later(self._go_on)
+
+    def answer(self, packet):
+        """Send a packet to the host."""
+        self._later(self._end.arrives, packet)
+
+    def _later(self, call_back, *arguments):
+        self._loop.call_later(self._draw.random() * LATENCY_S_MAX, call_back, *arguments)
+
+    # Its work.
+
+    def _started(self):
+        if self.has_ended:
+            return
+        if self._is_faulty and self._fault is None:
+            fault = self._draw.choice(START_FAULTS)
+            self._world.note("broker fault", self.pid, fault.__name__)
+            fault(self)
+        else:
+            self.ready()
+
+    def ready(self):
+        """It has its context."""
+        self.answer(encode_answer(0))
+        self._is_faulty = True
+        self._is_ready = True
+        self._go_on()
+
+    def _go_on(self):
+        if self.has_ended or self.hangs or self._at is not None or not self._is_ready:
+            return
+        if self._inbox:
+            packet, regions = self._inbox.popleft()
+            self._later(self._end.has_room)
+            self._at = self._due = decode_request(packet), regions
+            self._loop.call_later(self._draw.choice(WORK_S), self._worked)
+        elif self._end.is_closed:
+            self.end(0)
+
+    def _worked(self):
+        if self.has_ended or self.hangs:
+            return
+        request, regions = self._at
+        fault = self._fault_now()
+        if fault is not None:
+            self._world.note("broker fault", self.pid, fault.__name__, request.verb.name)
+            fault(self, request, partial(self.perform, request, regions), self.done)
+        else:
+            self.done(request, self.perform(request, regions))
+
+    def _fault_now(self):
+        self._packets_left -= 1
+        if self._fault is None or self._packets_left >= 0:
+            return None
+        fault, self._fault = self._fault, None
+        return fault
+
+    def later(self, seconds, call_back, *arguments):
+        """Call back, unless the process ends first."""
+        self._loop.call_later(seconds, self._unless_ended, call_back, arguments)
+
+    def _unless_ended(self, call_back, arguments):
+        if not self.has_ended:
+            call_back(*arguments)
+
+    def done(self, request, packet):
+        """Answer a request, and go on with the next one."""
+        self._at = None
+        if request.serial:
+            self.answer(packet)
+        self._go_on()
+
+    def perform(self, request, regions):
+        """Do what a request asks for. Returns the packet of the answer."""
+        self._due = None
+        serial, verb, arguments = request
+        violated = self._world.ledger.violated
+        number = arguments[0]
+        match verb:
+            case Verb.GRANT:
+                if number in self.granted:
+                    violated(f"{self} is granted region {number} twice")
+                (self.granted[number],) = regions
+            case Verb.REVOKE:
+                if self.granted.pop(number, None) is None:
+                    violated(f"{self} is to forget region {number}, which it does not have")
+            case Verb.OPEN:
+                contents = self._devices.memory.get(arguments[1])
+                if contents is None or (self.refuses and self._draw.random() < 0.5):
+                    self._failed.add(number)
+                    return encode_answer(serial, gpu_error("CUDA_ERROR_INVALID_HANDLE", "open"))
+                self.opened[number] = contents
+                return encode_answer(serial, None, len(contents))
+            case Verb.CLOSE:
+                if self.opened.pop(number, None) is None and number not in self._failed:
+                    violated(f"{self} is to close memory {number}, which it was never told to open")
+            case _:
+                return self._copy(serial, verb, *arguments)
+        return b""
+
+    def _copy(self, serial, verb, memory, at, size, number, offset):
+        violated = self._world.ledger.violated
+        region = self.granted.get(number)
+        if region is None:
+            violated(f"{self} is to copy to region {number}, which it was not granted")
+            return b""
+        if memory not in self.opened:
+            if memory not in self._failed:
+                violated(f"{self} is to copy memory {memory}, which it was never told to open")
+            return encode_answer(serial, gpu_error("CUDA_ERROR_INVALID_HANDLE", "copy"))
+        if self.refuses and self._draw.random() < 0.3:
+            return encode_answer(serial, gpu_error("CUDA_ERROR_OUT_OF_MEMORY", "copy"))
+        if not self._devices.is_closing and not self._is_wanted(serial):
+            violated(f"{self} copies for request {serial}, which has failed")
+        if number not in self._world.memory.open:
+            violated(f"{self} copies to region {number}, which is closed")
+            return b""
+        contents = self.opened[memory]
+        if verb is Verb.READ:
+            region.view[offset : offset + size] = contents[at : at + size]
+        else:
+            contents[at : at + size] = region.view[offset : offset + size]
+        return encode_answer(serial)
+
+    def _is_wanted(self, serial):
+        """Whether the host still waits for an answer: what it has given up may lie in other hands."""
+        return any(serial in link._waiting for link in self._world.links if link._process is self)
+
+
+class BrokerSockets:
+    """In place of the module `socket`."""
+
+    AF_UNIX = SOCK_SEQPACKET = 0
+
+    def __init__(self, stage):
+        self._stage = stage
+
+    def socketpair(self, family, kind):
+        return self._stage.world.devices.pair()
+
+    def send_fds(self, sock, buffers, fds):
+        sock.send(b"".join(buffers), [self._stage.world.devices.descriptors[fd] for fd in fds])
+
+
+class BrokerDescriptors:
+    """In place of the module `os`."""
+
+    environ = {}
+
+    def __init__(self, stage):
+        self._stage = stage
+
+    def dup(self, fd):
+        return self._stage.world.devices.duplicate(fd)
+
+    def close(self, fd):
+        del self._stage.world.devices.descriptors[fd]
+
+
+class BrokerProcesses:
+    """In place of the module `subprocess`."""
+
+    DEVNULL = subprocess.DEVNULL
+    TimeoutExpired = subprocess.TimeoutExpired
+
+    def __init__(self, stage):
+        self._stage = stage
+
+    def _args_from_interpreter_flags(self):
+        return []
+
+    def Popen(self, command, *, pass_fds, **options):
+        return self._stage.world.devices.start(*pass_fds)

@@ -29,6 +29,14 @@ CUDA_OPTIONS = (
 )
 # The accelerators of optimization { execution_accelerators }.
 ACCELERATORS = {"openvino": "OpenVINOExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
+# Triton's parameters of the accelerator tensorrt, by the options of ONNX Runtime that they are. Its own names, which
+# begin with trt_, are parameters, too.
+_TENSORRT_OPTIONS = {
+    "max_workspace_size_bytes": "trt_max_workspace_size",
+    "int8_calibration_table_name": "trt_int8_calibration_table_name",
+    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
+}
+_TENSORRT_PRECISIONS = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}
 
 # Entries of a session's configuration that a model does not set itself. Threads that wait for work do not spin: the
 # server shares the cores with them.
@@ -99,7 +107,28 @@ def _accelerator(settings: Settings, accelerator: Mapping[str, Any]) -> Provider
             f"unknown Execution Accelerator '{name}' is requested: model '{settings.name}' may use "
             f"{' or '.join(ACCELERATORS)}"
         )
-    return ACCELERATORS[name], dict(accelerator.get("parameters", {}))
+    parameters = dict(accelerator.get("parameters", {}))
+    return ACCELERATORS[name], _tensorrt_options(settings, parameters) if name == "tensorrt" else parameters
+
+
+def _tensorrt_options(settings: Settings, parameters: Dict[str, str]) -> Dict[str, str]:
+    options: Dict[str, str] = {}
+    for name, value in parameters.items():
+        if name == "precision_mode":
+            if value not in _TENSORRT_PRECISIONS:
+                raise ConfigError(
+                    f"unsupported precision mode '{value}' is requested: model '{settings.name}' may use "
+                    f"{', '.join(_TENSORRT_PRECISIONS)}"
+                )
+            options.update(_TENSORRT_PRECISIONS[value])
+        elif name in _TENSORRT_OPTIONS or name.startswith("trt_"):
+            options[_TENSORRT_OPTIONS.get(name, name)] = value
+        else:
+            raise ConfigError(
+                f"unknown parameter '{name}' is provided for TensorRT Execution Accelerator: model '{settings.name}' "
+                f"may use {', '.join(['precision_mode', *_TENSORRT_OPTIONS])} and options that begin with trt_"
+            )
+    return options
 
 
 def _graph_level(settings: Settings, config: Mapping[str, Any]) -> str:

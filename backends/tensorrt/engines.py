@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from pyruntime.backends.tensorrt.options import Options
 from pyruntime.backends.toolkit.frameworks import explain_library, import_framework
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec
 from pyruntime.utils.errors import LoadError
@@ -29,8 +30,10 @@ Profile = Mapping[str, Tuple[Shape, Shape]]
 
 @dataclass(frozen=True)
 class Engine:
-    """A loaded engine; `handle` is TensorRT's. The runtime must live as long."""
+    """A loaded engine; `handle` is TensorRT's, `trt` the package. The runtime must live as long, and its log."""
 
+    trt: Any
+    log: Any
     runtime: Any
     handle: Any
     inputs: List[TensorSpec]
@@ -38,7 +41,7 @@ class Engine:
     profiles: List[Profile]
 
 
-def load_engine(settings: Settings, path: str, libraries: Sequence[str]) -> Engine:
+def load_engine(settings: Settings, path: str, libraries: Sequence[str], options: Options) -> Engine:
     """The engine in a file, with the plugins of TensorRT and of `libraries`. Raises LoadError."""
     trt = import_framework("tensorrt", "tensorrt", "tensorrt", settings.name)
     log = _log_of(trt)
@@ -48,6 +51,8 @@ def load_engine(settings: Settings, path: str, libraries: Sequence[str]) -> Engi
             reason = OSError(log.error or "TensorRT gives no reason")
             raise explain_library(settings.name, library, "TensorRT", trt.__version__, reason)
     runtime = trt.Runtime(log)
+    if options.version_compatible:
+        runtime.engine_host_code_allowed = True
     with open(path, "rb") as file:
         handle = runtime.deserialize_cuda_engine(file.read())
     if handle is None:
@@ -59,12 +64,26 @@ def load_engine(settings: Settings, path: str, libraries: Sequence[str]) -> Engi
     names = [handle.get_tensor_name(index) for index in range(handle.num_io_tensors)]
     inputs = [name for name in names if handle.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
     return Engine(
+        trt,
+        log,
         runtime,
         handle,
         [_describe(settings, handle, name) for name in inputs],
         [_describe(settings, handle, name) for name in names if name not in inputs],
         [_profile(handle, inputs, index) for index in range(handle.num_optimization_profiles)],
     )
+
+
+def make_context(engine: Engine, options: Options) -> Any:
+    """An execution context of TensorRT, which allocates its memory as the options say. Raises LoadError."""
+    create = engine.handle.create_execution_context
+    if options.strategy is None:
+        context = create()
+    else:
+        context = create(getattr(engine.trt.ExecutionContextAllocationStrategy, options.strategy))
+    if context is None:
+        raise LoadError(f"TensorRT makes no execution context: {engine.log.error or 'it gives no reason'}")
+    return context
 
 
 def find_profile(profiles: Sequence[Profile], shapes: Mapping[str, Shape]) -> int:

@@ -16,11 +16,12 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from pyruntime.backends.tensorrt.device import Device
-from pyruntime.backends.tensorrt.engines import Engine, find_profile, load_engine, rows_max
+from pyruntime.backends.tensorrt.engines import Engine, find_profile, load_engine, make_context, rows_max
+from pyruntime.backends.tensorrt.options import Options, read_options
 from pyruntime.backends.toolkit.batching import Arrays, BatchExecutor
 from pyruntime.backends.toolkit.completion import check_tensors, complete
 from pyruntime.backends.toolkit.files import find_libraries, find_model_file
-from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
+from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings, server_options
 from pyruntime.utils.dtypes import BY_CONFIG_NAME
 from pyruntime.utils.errors import ConfigError
 
@@ -41,7 +42,7 @@ class TritonPythonModel:
         limits: List[int] = []
 
         def describe(settings: Settings, version_dir: str) -> Tuple[List[TensorSpec], List[TensorSpec]]:
-            engine = _load(settings, version_dir)
+            engine = _load(settings, version_dir, read_options(settings, server_options(cls.location)))
             limits.append(rows_max(engine.profiles) or 0)
             return engine.inputs, engine.outputs
 
@@ -55,7 +56,8 @@ class TritonPythonModel:
         settings = read_settings(json.loads(args["model_config"]))
         number = int(args["model_instance_device_id"]) if args["model_instance_kind"] == "GPU" else 0
         self._device = Device(number, settings.name)
-        self._engine = _load(settings, os.path.join(args["model_repository"], args["model_version"]))
+        options = read_options(settings, server_options(self.location))
+        self._engine = _load(settings, os.path.join(args["model_repository"], args["model_version"]), options)
         check_tensors(settings, self._engine.inputs, self._engine.outputs)
         most = rows_max(self._engine.profiles)
         if most is not None and settings.max_batch_size > most:
@@ -63,7 +65,7 @@ class TritonPythonModel:
                 f"model '{settings.name}' has max_batch_size {settings.max_batch_size}, and the largest batch of the "
                 f"optimization profiles of its engine is {most}"
             )
-        self._context = self._engine.handle.create_execution_context()
+        self._context = make_context(self._engine, options)
         self._profile = 0
         self._dtypes = {each.name: np.dtype(BY_CONFIG_NAME[each.datatype].numpy) for each in self._engine.outputs}
         names = [tensor.name for tensor in settings.outputs]
@@ -119,6 +121,6 @@ class TritonPythonModel:
         return array, address
 
 
-def _load(settings: Settings, version_dir: str) -> Engine:
+def _load(settings: Settings, version_dir: str, options: Options) -> Engine:
     path = find_model_file(settings, version_dir, [FILENAME])
-    return load_engine(settings, path, find_libraries(settings, version_dir))
+    return load_engine(settings, path, [*options.plugins, *find_libraries(settings, version_dir)], options)

@@ -96,6 +96,29 @@ class TestProviders:
         assert providers(*of, "CPU", "0", names) == [(names[0], {"num_of_threads": "2"}), CPU]
         assert [name for name, _ in providers(*of, "GPU", "0", names)] == [names[1], names[2], CPU[0]]
 
+    def test_parameters_of_tensorrt(self):
+        """They have Triton's names, or those of ONNX Runtime; others are refused."""
+
+        def options(**parameters):
+            accelerator = {"name": "tensorrt", "parameters": parameters}
+            of = read({"execution_accelerators": {"gpu_execution_accelerator": [accelerator]}})
+            names = ["TensorrtExecutionProvider", "CUDAExecutionProvider", CPU[0]]
+            return providers(*of, "GPU", "0", names)[0][1]
+
+        given = {"precision_mode": "FP16", "max_workspace_size_bytes": "9", "trt_engine_cache_enable": "1"}
+        assert options(**given) == {
+            "trt_fp16_enable": "1",
+            "trt_max_workspace_size": "9",
+            "trt_engine_cache_enable": "1",
+        }
+        assert (options(precision_mode="FP32"), options(precision_mode="INT8")) == ({}, {"trt_int8_enable": "1"})
+        with pytest.raises(
+            ConfigError, match="unsupported precision mode 'FP8' is requested: model 'm' may use FP32, "
+        ):
+            options(precision_mode="FP8")
+        with pytest.raises(ConfigError, match="unknown parameter 'x' is provided for TensorRT Execution Accelerator"):
+            options(x="1")
+
     def test_what_is_not_there(self):
         """The message names the provider, those of the package, and what to install."""
         with pytest.raises(ConfigError, match=r"KIND_GPU that needs ONNX Runtime.s CUDAExecutionProvider, and"):

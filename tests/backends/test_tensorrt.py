@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from pyruntime.backends.tensorrt.engines import find_profile, rows_max
-from pyruntime.testing import InferenceError, LoadError, load_model
+from pyruntime.runtime.settings import ServerSettings
+from pyruntime.testing import InferenceError, LoadError, configuration, load_model
 
 CONFIG = 'backend: "tensorrt"\n'
 
@@ -105,8 +106,9 @@ class Engine:
     def is_shape_inference_io(self, name):
         return False
 
-    def create_execution_context(self):
-        return Context(self)
+    def create_execution_context(self, strategy="default"):
+        self.strategy = strategy
+        return None if self.plan.get("no_memory") else Context(self)
 
 
 class Context:
@@ -158,6 +160,7 @@ def stand_in(monkeypatch):
     trt = ModuleType("tensorrt")
     trt.__version__ = "10.9.0"
     trt.ILogger, trt.TensorIOMode, trt.DataType = ILogger, Mode, DataType
+    trt.ExecutionContextAllocationStrategy = enum.Enum("Strategy", "STATIC ON_PROFILE_CHANGE USER_MANAGED")
     trt.plugins, trt.gpu, trt.engines = [], gpu, []
 
     def load_library(path):
@@ -170,6 +173,8 @@ def stand_in(monkeypatch):
         return object()
 
     class Runtime:
+        engine_host_code_allowed = False
+
         def __init__(self, log):
             self.log = log
 
@@ -181,6 +186,9 @@ def stand_in(monkeypatch):
                 return None
             if set(plan.get("plugins", ())) - {path.rpartition("/")[2] for path in trt.plugins}:
                 self.log.log(ILogger.Severity.ERROR, "could not find plugin Scale version 1")
+                return None
+            if plan.get("lean") and not self.engine_host_code_allowed:
+                self.log.log(ILogger.Severity.ERROR, "host code is not allowed")
                 return None
             trt.engines.append(Engine(gpu, plan))
             return trt.engines[-1]
@@ -278,6 +286,45 @@ def test_plugins(stand_in, folder):
     with load_model(made):
         pass
     assert stand_in.plugins[-2:] == [str(made / "1/first.so"), str(made / "1/second.so")]
+
+
+def test_parameters(stand_in, folder):
+    """A context allocates its memory as the parameter says; TensorRT's own default counts without it."""
+    entry = 'parameters {{ key: "execution_context_allocation_strategy" value {{ string_value: "{}" }} }}\n'
+    made = folder(CONFIG + entry.format("ON_PROFILE_CHANGE"))
+    with load_model(made):
+        assert stand_in.engines[-1].strategy.name == "ON_PROFILE_CHANGE"
+    (made / "config.pbtxt").write_text(CONFIG)
+    with load_model(made):
+        assert stand_in.engines[-1].strategy == "default"
+    (made / "config.pbtxt").write_text(CONFIG + entry.format("USER_MANAGED"))
+    with pytest.raises(LoadError, match=r"_strategy 'USER_MANAGED', which must be STATIC or ON_PROFILE_CHANGE"):
+        load_model(made)
+
+
+def test_no_context(stand_in, folder):
+    """An engine without room for a context is not loaded."""
+    with pytest.raises(LoadError, match="TensorRT makes no execution context: it gives no reason"):
+        load_model(folder(no_memory=True))
+
+
+def test_options_of_the_server(stand_in, folder, monkeypatch):
+    """Plugins for all engines come before those of the model; engines with code for the host must be allowed."""
+    made = folder(CONFIG + 'model_operations { op_library_filename: "own.so" }\n', plugins=["all.so"], lean=True)
+    (made / "own.so").touch()
+    with pytest.raises(LoadError, match="host code is not allowed"):
+        with_options(monkeypatch, made, plugins="/p/all.so")
+    with with_options(monkeypatch, made, **{"plugins": "/p/all.so;/p/more.so", "version-compatible": "true"}):
+        assert stand_in.plugins[-3:] == ["/p/all.so", "/p/more.so", str(made / "own.so")]
+    with pytest.raises(LoadError, match="version-compatible is 'x', expected true or false"):
+        with_options(monkeypatch, made, **{"version-compatible": "x"})
+
+
+def with_options(monkeypatch, folder, **options):
+    """A model that is loaded with these options of `--backend-config`."""
+    settings = ServerSettings((), backend_config={"tensorrt": options})
+    monkeypatch.setattr(configuration, "ServerSettings", lambda models: settings)
+    return load_model(folder)
 
 
 def test_a_plugin_of_another_version(stand_in, folder):

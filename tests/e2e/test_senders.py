@@ -435,7 +435,7 @@ class TestGrpcStream:
         assert failed.startswith(FAILED + "ValueError: exploded")
         assert returned == [1, 2]
 
-    def test_counts_as_a_failure(self, server):
+    def test_counts_as_a_failure(self, server, wait_until):
         """For the statistics it is one, like any batch whose execute fails."""
 
         def counts():
@@ -445,7 +445,7 @@ class TestGrpcStream:
 
         before = counts()
         assert list(self.answers(server, ["send_and_raise"])) == [[0.0]]
-        assert counts() == (before[0], before[1] + 1)
+        wait_until(lambda: counts() == (before[0], before[1] + 1))
 
 
 class TestBatches:

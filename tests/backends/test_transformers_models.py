@@ -17,9 +17,7 @@ from pyruntime.utils.errors import LoadError  # noqa: E402
 
 from .. import tiny_models  # noqa: E402
 
-# The import of transformers takes ten seconds of a core, and minutes of a busy machine.
 pytestmark = [
-    pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
 ]
 

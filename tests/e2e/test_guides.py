@@ -29,8 +29,6 @@ MODULES = {
 }
 
 
-# The import of some frameworks takes half a minute on a busy machine, in each process.
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", MODULES)
 def test_guide(page, tmp_path, monkeypatch, serving, reserve_ports, wait_until):
     """The model is made, served and called, and answers what the page says. That of vLLM is a stand-in's."""

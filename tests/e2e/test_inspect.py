@@ -157,7 +157,6 @@ def test_files_of_openvino(tmp_path, run):
     assert json.loads(run("inspect", "mine/1/model.xml", "--json"))["input"][0]["name"] == "A"
 
 
-@pytest.mark.timeout(900)  # see test_tensorflow.py
 def test_folders_of_tensorflow(tmp_path, run):
     """A SavedModel may have any name."""
     if find_spec("tensorflow") is None:

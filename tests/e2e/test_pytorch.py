@@ -18,8 +18,6 @@ from .harness.operations import CustomOperations, libraries
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install torch)")
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
-    # The import of torch, and its compiler, take minutes where ten processes want each core.
-    pytest.mark.timeout(900),
 ]
 
 LENIENT = ("--exit-on-error=false", "--strict-readiness=false")
@@ -158,7 +156,6 @@ def test_exported_programs(serve, model):
     assert answers(server, "dict", ("a", "b"), ("difference", "sum")) == [2, 8]
 
 
-@pytest.mark.timeout(900)  # the compiler of a busy machine takes minutes, once
 def test_packages_of_aotinductor(serve, model):
     """A compiled package is called by position."""
     folder = Path(__file__).resolve().parents[2] / "build" / "tests"

@@ -22,8 +22,6 @@ pytestmark = [
         importlib.util.find_spec("tensorflow") is None,
         reason="tensorflow is not installed (pip install tensorflow-cpu)",
     ),
-    # The import of TensorFlow takes half a minute on a busy machine, in each process.
-    pytest.mark.timeout(900),
 ]
 BACKEND = 'backend: "tensorflow" instance_group { kind: KIND_CPU count: 1 }\n'
 # Writes the models into the folder that is its argument. It is a program, since TensorFlow is never unloaded.

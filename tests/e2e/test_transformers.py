@@ -14,9 +14,7 @@ pytest.importorskip("transformers", reason="transformers is not installed (pip i
 from .. import tiny_models
 from .harness.models import write_model
 
-# The import of transformers takes ten seconds of a core, and minutes of a busy machine.
 pytestmark = [
-    pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
 ]
 

@@ -20,8 +20,6 @@ PROGRAMS = {
 }
 
 
-# One of them compiles a backend twice, which takes minutes where ten processes want each core.
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", sorted(TUTORIALS.glob("*.md")), ids=lambda page: page.stem)
 def test_tutorial(page, tmp_path, serving, reserve_ports, wait_until):
     """The page from its beginning to its end."""

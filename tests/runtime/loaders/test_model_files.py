@@ -62,7 +62,6 @@ def test_linked_labels(tmp_path):
     assert found == {"A": ("one",), "B": ("one",), "C": ("one",)}
 
 
-@pytest.mark.timeout(60)
 def test_label_pipe(tmp_path):
     """A pipe is refused, instead of waiting for it."""
     os.mkfifo(tmp_path / "pipe")

@@ -99,6 +99,8 @@ def test_fits(model, serve, open_page, wait_until, width, scheme):
         wait_until(lambda page=page: page.all(".timechart text"))
         assert page.is_within(width)
         assert page.pale() == []
+        if not name:  # a table in which a link has the focus is not drawn anew
+            page.run_script("document.querySelector('main table a').focus()")
         for element in page.all("input, textarea, select, button, canvas, svg, a, [role=img]"):
             if element.is_displayed():
                 assert element.accessible_name.strip(), element.get_attribute("outerHTML")

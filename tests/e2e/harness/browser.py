@@ -75,6 +75,8 @@ class Page:
         self._browser.get(f"http://127.0.0.1:{self._server.port}/#/{quote(model, safe='')}/{version}")
         # The page has rendered the model then: it removes the old contents before it asks the server.
         self.wait(lambda: self.texts("h2") == [model] if model else not self.all("#hint"))
+        # It has the states of the models, too.
+        self.wait(lambda: self.text("#readiness"))
         return self
 
     def all(self, css):

@@ -155,7 +155,7 @@ class Calls:
         if self._drops:
             self.flush(self.link.post)
         try:
-            self.link.send(Call(number, target, version, fields, decoupled, waiting))
+            self.link.send(Call(number, target, version, fields, decoupled, waiting, request._priority))
         except PyruntimeError as exc:
             self._forget(number)
             raise TritonModelException(f"the request cannot be sent: {exc}") from exc

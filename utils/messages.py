@@ -23,7 +23,7 @@ from pyruntime.utils.errors import Code
 from pyruntime.utils.request_codec import TensorRef
 
 # Increased whenever the meaning of a message changes: the host refuses the Hello of a stub with another version.
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 OK = -1
 NO_SLOT = -1
@@ -195,7 +195,7 @@ class Call(NamedTuple):
     """Stub to host: call another model with `request`. `version` is -1 for any.
 
     `decoupled` if the caller accepts any number of responses. `waiting` is the batch that waits for the answer, 0 if
-    there is none.
+    there is none. `priority` is the level in the queue of the model, 0 for its default.
     """
 
     call: int
@@ -204,6 +204,7 @@ class Call(NamedTuple):
     request: List[Any]
     decoupled: bool
     waiting: int
+    priority: int = 0
 
 
 class Answer(NamedTuple):
@@ -382,7 +383,7 @@ FIELDS: Tuple[Tuple[Any, ...], ...] = (
     (int, (list, type(None)), bool),
     (list,),
     (list,),
-    (int, str, int, list, bool, int),
+    (int, str, int, list, bool, int, int),
     (int, (list, type(None)), bool),
     (int,),
     (list,),

@@ -86,7 +86,7 @@ class Calls:
         request_id: str,
         correlation_id: int | str,
         flags: int,
-        _priority: int,
+        priority: int,
         timeout_us: int,
         parameters: dict[str, Parameter],
         inputs: Sequence[tuple[str, str | None, list[int], Any]],
@@ -111,6 +111,7 @@ class Calls:
         )
         request._inputs = [native_tensor(name, datatype or "", shape, data) for name, datatype, shape, data in inputs]
         request._parameters = as_json(parameters)
+        request._priority = priority
         try:
             host = self._host()
             if host.no_bls:

@@ -63,7 +63,7 @@ class CallRequest(NamedTuple):
     """The request of a call: `tensors` refer to the inputs, in `regions` or in the references themselves.
 
     `parameters` are the decoded parameters of `options`. `trace` is the context of the trace that the call belongs to,
-    "" for none.
+    "" for none. `priority` is the level in the callee's queue, 0 for its default.
     """
 
     id: str
@@ -72,11 +72,12 @@ class CallRequest(NamedTuple):
     tensors: list[TensorRef]
     regions: Sequence[GrantedRegion]
     trace: str = ""
+    priority: int = 0
 
     def make_job(self, callee: Version, slots: list[Slot], respond: Respond) -> Job:
         """See model_call.OutgoingRequest."""
         arrived_ns = time.monotonic_ns()
-        id, options, _, tensors, regions, trace = self
+        id, options, _, tensors, regions, trace, priority = self
         outputs, parameters = options.requested_outputs, options.parameters
         kind: list[Hashable] = [None if outputs is None else tuple(outputs)]
         for name, datatype, shape, _, size, _, _ in tensors:
@@ -95,6 +96,7 @@ class CallRequest(NamedTuple):
                 callee.validated.remember(signature, *known)
         job = Job(id, options, tensors, known[0], known[1], slots, respond, arrived_ns, trace)
         job.regions = regions
+        job.priority = priority
         job.is_call = True
         return job
 
@@ -165,4 +167,6 @@ def read_call(message: Call, region_of: Callable[[int], SharedRegion]) -> CallRe
         raise PeerError("a call whose request cannot be read") from exc
     parameters = parse_parameters(options.parameters) if options.parameters else _NO_PARAMETERS
     # As CallRequest(...) does, which costs a call.
-    return tuple.__new__(CallRequest, (id, options, parameters, tensors, list(regions.values()), trace))
+    return tuple.__new__(
+        CallRequest, (id, options, parameters, tensors, list(regions.values()), trace, message.priority)
+    )

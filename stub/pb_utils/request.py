@@ -44,6 +44,7 @@ class InferenceRequest:
         "_inputs",
         "_outputs",
         "_parameters",
+        "_priority",
         "_region",
         "_release_flags",
         "_requested_outputs",
@@ -73,6 +74,8 @@ class InferenceRequest:
     # Whether it was answered without a stream.
     _answered: bool
     _target: Tuple[str, int]
+    # Of a request that the model created. Only native code can set another one.
+    _priority: int
     _release_flags: int
 
     def __init__(
@@ -132,6 +135,7 @@ class InferenceRequest:
         self._serial = 0
         self._stream = None
         self._answered = False
+        self._priority = 0
         self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
         self._id = request_id
         self._correlation_id = correlation_id

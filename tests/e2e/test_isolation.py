@@ -57,6 +57,7 @@ class TritonPythonModel:
             for request in requests
         ]
 """
+LEVELS = "max_batch_size: 4 dynamic_batching { priority_levels: 3 default_priority_level: 2 }"
 # A library that a model wants before its backend's: each has the same symbol.
 PRELOADED = "int number_of_preload(void) { return NUMBER; }\n"
 # The traces of a crash.
@@ -105,6 +106,7 @@ def server(tmp_path_factory, serving, write_model, backends):
         (repository / name / "initial_state").mkdir()
         (repository / name / "initial_state/seven").write_bytes(b"\7\0\0\0")
     write_model(repository, "python", HUNDRED, 'backend: "python"\n' + tensors("INT32"))
+    write_model(repository, "levels", HUNDRED, 'backend: "python"\n' + tensors("FP32"), LEVELS)
     with serving(repository, backends, "--allow-client-shm=true") as server:
         yield server
 
@@ -246,6 +248,15 @@ class TestCalls:
         assert server.refusal("calls", SOME, parameters={"model": "repeat"})[1] == "model 'repeat' is decoupled"
         status, message = server.refusal("calls", SOME, parameters={"model": "failing"})
         assert (status, "unexpected inference output 'OUTPUT' for model 'failing'" in message) == (400, True)
+
+    def test_priority(self, server):
+        """A call has the level in the queue that the backend gives it."""
+        steps = ("new levels -1", "priority 3", "input INPUT 1 1", "data INPUT 5", "callbacks", "infer")
+        command = {"COMMAND": np.array(["\n".join(steps)], object)}
+        assert "output OUTPUT FP32 [1,1] 105" in server.infer("steps", command).as_numpy("RESULT")[0].decode()
+        page = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+        counts = [f'dequeued_requests_total{{level="{level}",model="levels",version="1"}}' for level in (1, 2, 3)]
+        assert [page.partition(count)[2].split()[0] for count in counts] == ["0", "0", "1"]
 
     def test_itself(self, server):
         """A model that calls itself and has one instance gets an error instead of waiting for ever."""

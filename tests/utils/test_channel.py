@@ -76,7 +76,7 @@ SAMPLES = {
     Respond: Respond(7, [-1, "", 64, [TENSOR], ""], False),
     Credit: Credit([[7, 16]]),
     Requeue: Requeue([9]),
-    Call: Call(1, "other", -1, ["", 0, 0, 0, None, "", [TENSOR], ""], False, 7),
+    Call: Call(1, "other", -1, ["", 0, 0, 0, None, "", [TENSOR], ""], False, 7, 2),
     Answer: Answer(1, None, True),
     CancelCall: CancelCall(1),
     Consumed: Consumed([[1, 1]]),

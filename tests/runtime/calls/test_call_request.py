@@ -44,13 +44,19 @@ def tensor(shape=(1, 2), contents=bytes(8), name="IN", datatype="FP32", size=Non
     return [name, datatype, list(shape), contents, len(contents) if size is None else size, 0, 0]
 
 
-def request(*tensors, outputs=None, parameters="", **fields):
+def request(*tensors, outputs=None, parameters="", priority=0):
     wire = ["7", 0, 0, 0, outputs, parameters, list(tensors), "", None]
-    return read_call(Call(1, "m", -1, wire, False, 0), lambda number: None)
+    return read_call(Call(1, "m", -1, wire, False, 0, priority), lambda number: None)
 
 
 def job(version, *args, **kwargs):
     return request(*args, **kwargs).make_job(version, [], print)
+
+
+def test_priority():
+    """A call has its own level in the queue, also one that is not checked again."""
+    version = Version()
+    assert [job(version, tensor(), priority=level).priority for level in (2, 0, 1)] == [2, 0, 1]
 
 
 class TestKinds:

@@ -263,6 +263,9 @@ class World:
 
     # What models ask of the server: see ModelServer.
 
+    # The memory on GPUs that models share: no simulated model has tensors there.
+    gpus = None
+
     def find(self, name, version):
         return self.table.resolve(name, version)
 

@@ -226,7 +226,9 @@ class World:
             await self.listeners.finish()
             await asyncio.sleep(LAST_CLOSES_S)
             self._check_frontends()
-            self.devices.check_quiet(self.state.client_memory)
+            if self.links:
+                await self.devices.settle()
+                self.devices.check_quiet(self.state.client_memory)
             self.devices.is_closing = True
             await self.state.client_memory.close()
 

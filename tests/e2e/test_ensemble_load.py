@@ -26,6 +26,8 @@ SECONDS = float(os.environ.get("ENSEMBLE_LOAD_S", "6"))
 # An instance that dies five times without 30 s between is given up: in a long run each has more between its deaths.
 KILL_EVERY_S = SECONDS / 4 if SECONDS < 60 else 13.0
 LARGE, SMALL = 4 << 20, 1000
+# So many large requests are answered at least.
+LARGE_MIN = 3
 # What the host may have more at the end than before, for itself, in bytes, and in descriptors. The blocks of outputs of
 # a backend are kept for the next ones, as many as were ever in use, and more clients may meet in it than before.
 OWN_GROWTH_MAX = 6 * 4 * LARGE
@@ -81,6 +83,7 @@ class Load:
         self.folder = folder
         self.stop = threading.Event()
         self.ends = Counter()
+        self.answered = Counter()  # by size
         self.requests = count(1)
         self.sent = 0
         self._lock = threading.Lock()
@@ -94,6 +97,8 @@ class Load:
         for thread in self._threads:
             thread.start()
         self.stop.wait(seconds)
+        # Memory grows with the first large ones, which a busy machine may not answer in that time.
+        wait_until(lambda begun=self.answered[LARGE]: self.answered[LARGE] >= begun + LARGE_MIN)
         self.stop.set()
         for thread in self._threads:
             thread.join(LIMIT_S)
@@ -115,6 +120,7 @@ class Load:
                 self.ended("failed" if is_meant else repr(exc))
             else:
                 self.ended("answered" if np.array_equal(result, array + 3) else "wrong")
+                self.answered[size] += 1
 
     def leave(self):
         """Cancel a request while a step executes it; each step in its turn."""

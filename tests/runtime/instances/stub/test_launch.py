@@ -88,8 +88,10 @@ async def says_hello(ours):
 
 
 @pytest.fixture
-def run(request):
+def run(request, monkeypatch):
     """Runs a coroutine in an event loop, of the kind that the server has or of another; a launcher is there."""
+    # A launcher that is closed at once imports numpy first, which takes long on a busy machine.
+    monkeypatch.setattr(launch, "CLOSE_S_MAX", PATIENCE_S)
     loop_factory = getattr(request, "param", uvloop.new_event_loop)
 
     async def with_launcher(coroutine):

@@ -14,6 +14,10 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
+from pyruntime.runtime.observe import stubs
+
+from .harness.waiting import LIMIT_S
+
 INPUT = {"IN": np.array([21])}
 # Makes the terminal named first the one of the command that follows, as a shell would.
 AT_TERMINAL = """
@@ -323,9 +327,9 @@ def test_breakpoint_without_debug(model, deploy):
 # Stacks of stubs.
 
 
-def stack(*words):
+def stack(*words, wrapper=()):
     """`pyruntime stack ...`: its status, and its output."""
-    command = [sys.executable, "-m", "pyruntime", "stack", *words]
+    command = [*wrapper, sys.executable, "-m", "pyruntime", "stack", *words]
     done = subprocess.run(command, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 
@@ -394,13 +398,14 @@ def test_stack_of_no_model(model, deploy):
     assert ACTOR in output.partition("there are: ")[2].strip().split(", ")
 
 
-def test_stack_disturbs_nobody(model, deploy):
+def test_stack_disturbs_nobody(model, deploy, with_limits):
     """Requests are answered as usual while stacks are requested."""
     model(ACTOR, ACTS)
     server = deploy()
     stub = server.stub(f"{ACTOR}_0")
     with ThreadPoolExecutor() as clients:
-        asking = [clients.submit(stack, ACTOR) for _ in range(3)]
+        patient = with_limits(stubs, BELL_S_MAX=LIMIT_S)  # each waits for all before it
+        asking = [clients.submit(stack, ACTOR, wrapper=patient) for _ in range(3)]
         while not all(each.done() for each in asking):
             assert infer(server, ACTOR) == [21]
         assert [each.result()[0] for each in asking] == [0, 0, 0]

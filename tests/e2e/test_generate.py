@@ -11,6 +11,8 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from pyruntime.runtime.frontends import listeners
+
 from .harness.raw import reset
 from .harness.waiting import LIMIT_S
 
@@ -445,10 +447,11 @@ class TestClientsThat:
             wait_until(lambda: "end" in (folder / "executed").read_text())
         assert len((folder / "executed").read_text().split()) <= 10
 
-    def test_stay_to_the_end(self, tmp_path, model, serve, wait_until):
+    def test_stay_to_the_end(self, model, serve, wait_until, with_limits):
         """A server that exits waits for a stream up to its time limit; then the client gets the end."""
         model("endless", ENDLESS, STREAMING)
-        server = serve("--exit-timeout-secs=1")
+        patient = with_limits(listeners, LAST_WORDS_S_MAX=LIMIT_S)
+        server = serve("--exit-timeout-secs=1", wrapper=patient)
         connection, response = open_stream(server, "endless", PROMPT="", talk=True)
         with closing(connection):
             read_event(response)

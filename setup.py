@@ -22,6 +22,10 @@ NEEDED = {
         "the part for gRPC, which needs a C compiler and the headers of Python and of nghttp2 (Debian and Ubuntu: "
         "apt-get install gcc python3-dev libnghttp2-dev)"
     ),
+    "pyruntime.utils._frames": (
+        "the messages between server and models, which need a C compiler and the headers of Python (Debian and Ubuntu: "
+        "apt-get install gcc python3-dev)"
+    ),
     "pyruntime.stub.native._guard": (
         "the guard of memory that clients may shrink, which needs a C compiler (Debian and Ubuntu: apt-get install gcc)"
     ),
@@ -92,10 +96,18 @@ triton = Extension(
     language="c++",
     py_limited_api=True,
 )
+frames = Extension(
+    "pyruntime.utils._frames",
+    sources=["utils/native/frames.c"],
+    # Stubs load it, too: of the oldest Python that models may have.
+    define_macros=[("Py_LIMITED_API", "0x03080000")],
+    extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra"],
+    py_limited_api=True,
+)
 guard = Extension(
     "pyruntime.stub.native._guard",
     sources=["stub/native/guard.c"],
     extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra"],
     py_limited_api=True,
 )
-setup(ext_modules=[http2, triton, guard], cmdclass={"build_ext": BuildExtension})
+setup(ext_modules=[http2, triton, frames, guard], cmdclass={"build_ext": BuildExtension})

@@ -18,11 +18,12 @@ Frames are consecutive msgpack arrays. msgpack is self-delimiting, so frames hav
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Any, Dict, Iterable, List, Type
+from typing import Any, Dict, Iterable, Iterator, List, Type
 
 import msgpack
 
 from pyruntime.utils.errors import LocalError, PeerError
+from pyruntime.utils.frames import pack, unpack
 from pyruntime.utils.messages import (
     FIELDS,
     MESSAGES,
@@ -122,8 +123,7 @@ class Channel:
         self._sends = sends
         self._receives = receives
         self._enter(State.STARTING)
-        # A model may put text into a message that UTF-8 cannot encode, such as a lone surrogate in a file name.
-        self._packer = msgpack.Packer(autoreset=True, unicode_errors="backslashreplace")
+        # Of frames that come in several pieces.
         self._unpacker = msgpack.Unpacker(
             raw=False, read_size=BUFFER_BYTES_MIN, max_buffer_size=BUFFER_BYTES_MAX, strict_map_key=False
         )
@@ -140,9 +140,8 @@ class Channel:
         if after is None:
             raise LocalError(f"{kind.__name__} may not be sent while {self.state.name}")
         try:
-            data: bytes = self._packer.pack((TAGS[kind], message))
+            data = pack((TAGS[kind], message))
         except (TypeError, ValueError, OverflowError) as exc:
-            self._packer.reset()
             raise LocalError(f"{kind.__name__} cannot be encoded: {exc}") from exc
         if len(data) > FRAME_BYTES_MAX:
             raise LocalError(f"{kind.__name__} is {len(data)} bytes and a frame holds {FRAME_BYTES_MAX}")
@@ -152,27 +151,21 @@ class Channel:
 
     def receive_data(self, data: bytes) -> List[Message]:
         """The messages that `data` completes. Raises PeerError at the first illegal one, and closes the channel."""
-        messages: List[Message] = []
-        unpacker = self._unpacker
+        messages: List[Message]
         try:
-            unpacker.feed(data)
-            self._fed += len(data)
-            for tag, fields in unpacker:
-                if tag < 0:
-                    raise PeerError(f"no message has tag {tag}")
-                kind = MESSAGES[tag]
-                types = FIELDS[tag]
-                if type(fields) is not list or len(fields) != len(types) or not all(map(isinstance, fields, types)):
-                    raise PeerError(f"{kind.__name__} came with the wrong fields")
+            if self._fed == self._read:  # no frame has begun, as nearly always
+                messages, size = unpack(data, MESSAGES, FIELDS)
+                if size < len(data):
+                    messages.extend(self._unpack_rest(data[size:]))
+            else:
+                messages = list(self._unpack_rest(data))
+            for message in messages:
+                kind = type(message)
                 after = self._may_receive.get(kind)
                 if after is None:
                     raise PeerError(f"{kind.__name__} is not legal while {self.state.name}")
                 if after is not self.state:
                     self._enter(after)
-                messages.append(tuple.__new__(kind, fields))  # as _make does, which costs a call
-                self._read = unpacker.tell()
-                if self._read == self._fed:
-                    break  # an unpacker that is asked for more raises an exception, which costs more than all of this
         except PeerError:
             self._enter(State.CLOSED)
             raise
@@ -180,6 +173,22 @@ class Channel:
             self._enter(State.CLOSED)
             raise PeerError(f"not a frame of [tag, [field, ...]]: {type(exc).__name__}: {exc}") from exc
         return messages
+
+    def _unpack_rest(self, data: bytes) -> Iterator[Message]:
+        """The messages that `data` completes, where it begins or ends within a frame, or has an illegal one."""
+        unpacker = self._unpacker
+        unpacker.feed(data)
+        self._fed += len(data)
+        for tag, fields in unpacker:
+            if tag < 0:
+                raise PeerError(f"no message has tag {tag}")
+            kind, types = MESSAGES[tag], FIELDS[tag]
+            if type(fields) is not list or len(fields) != len(types) or not all(map(isinstance, fields, types)):
+                raise PeerError(f"{kind.__name__} came with the wrong fields")
+            self._read = unpacker.tell()
+            yield tuple.__new__(kind, fields)
+            if self._read == self._fed:
+                break  # an unpacker that is asked for more raises an exception
 
     def receive_eof(self) -> None:
         """The other end closed the connection. Raises PeerError if that was in the middle of a frame."""

@@ -18,7 +18,7 @@ Frames are consecutive msgpack arrays. msgpack is self-delimiting, so frames hav
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Any, Dict, Iterable, Iterator, List, Type
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Type
 
 import msgpack
 
@@ -133,9 +133,13 @@ class Channel:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.state.name}>"
 
-    def send(self, message: Message) -> bytes:
-        """Encode `message`. Raises LocalError, and keeps the state, if it is illegal in this state or too large."""
-        kind = type(message)
+    def send(self, message: Tuple[Any, ...], kind: Optional[Type[Any]] = None) -> bytes:
+        """Encode `message`, or the fields of a message of this `kind`: to make one costs more than to encode it.
+
+        Raises LocalError, and keeps the state, if it is illegal in this state or too large.
+        """
+        if kind is None:
+            kind = type(message)
         after = self._may_send.get(kind)
         if after is None:
             raise LocalError(f"{kind.__name__} may not be sent while {self.state.name}")

@@ -318,7 +318,7 @@ class EnsembleRequest:
         outputs: list[OutputTensor] = []
         regions: dict[int, SharedRegion] = {}
         mark = None
-        for name, source in zip(names, sources, strict=True):
+        for name, source in zip(names, sources):  # noqa: B905 - they are made together, and strict costs time
             tensor = source.tensors[name]
             shape = tensor.shape
             if is_batching != (source.batch > 0):

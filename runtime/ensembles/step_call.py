@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Hashable
-from functools import partial
 from typing import NamedTuple, Protocol
 
 from pyruntime.runtime.calls.call_request import CallRequest
@@ -83,7 +82,7 @@ class StepCall(ModelCall):
 
     def __init__(self, owner: StepOwner, tracer: CallTracer, start: Start[Source]) -> None:
         # Not super(), because every step makes one of these.
-        ModelCall.__init__(self, tracer, self, [self], partial(owner.responded, self))
+        ModelCall.__init__(self, tracer, self, [self], self._respond)
         self.step, self.iteration = start
         self.trace = owner.job.trace_context
         self.has_responded = False
@@ -109,7 +108,8 @@ class StepCall(ModelCall):
         if contents:
             inputs = []
             for name, datatype, shape, data, size in contents:
-                inputs.append((name, datatype, shape, bytes(data), size, MEMORY_CPU, 0))
+                copy = data if isinstance(data, bytes) else data.tobytes()
+                inputs.append((name, datatype, shape, copy, size, MEMORY_CPU, 0))
         sequence_id, flags = self.mark = (self._mark() if source is None else source.mark) or owner.mark
         timeout_us, parameters = ensemble_job.options.timeout_us, ensemble_job.options.parameters
         # As its constructor does, which costs a call.
@@ -179,6 +179,9 @@ class StepCall(ModelCall):
                     _LOG.error("Different set of response parameters are set for '%s'; the first is used", step.model)
                 mark = mark or source.mark
         return mark
+
+    def _respond(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+        self._owner.responded(self, outcome, final)
 
     def end(self) -> None:
         """The step has ended. Breaks its reference cycles, because the collector costs more than counting."""

@@ -101,7 +101,8 @@ class ResponseReader:
             outputs,
             parse_parameters(parameters) if parameters else _NO_PARAMETERS,
             partial(self._release, slot, size) if slot >= 0 else _nothing,
-            regions=self._regions,
+            _nothing,
+            self._regions,  # a keyword costs more than all other arguments
         )
 
     def _keep(self, slot: int, tensors: list[Any], outputs: list[OutputTensor], size: int) -> list[OutputTensor]:

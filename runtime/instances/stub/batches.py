@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pyruntime.runtime.execution.deadlock import FREE, Waiting
@@ -51,20 +50,26 @@ class BatchCalls(Protocol):
         """Free request memory of the dead stub as soon as no called model reads it."""
 
 
-@dataclass(slots=True, eq=False)
+# Every batch begins with it.
+_NONE_FINISHED: frozenset[int] = frozenset()
+
+
 class InflightBatch:
     """One batch. `sent_ns` is when it was sent, or later, when the batch before it ended.
 
-    It is also a worker (see deadlock.py): the thread that executes the batch, or will execute it.
+    `finished` are the serials of requests that a sender has answered to the end while execute still runs. The batch is
+    also a worker (see deadlock.py): the thread that executes it, or will execute it.
     """
 
-    number: int
-    batch: Batch
-    sent_ns: int
-    model_name: str
-    calls: BatchCalls
-    # Serials of requests that a sender has answered to the end while execute still runs.
-    finished: set[int] = field(default_factory=set)
+    __slots__ = ("batch", "calls", "finished", "model_name", "number", "sent_ns")
+
+    def __init__(self, number: int, batch: Batch, sent_ns: int, model_name: str, calls: BatchCalls) -> None:
+        self.number = number
+        self.batch = batch
+        self.sent_ns = sent_ns
+        self.model_name = model_name
+        self.calls = calls
+        self.finished = _NONE_FINISHED
 
     def waiting_calls(self) -> Sequence[tuple[Sequence[Waiting], str]]:
         """See Waiting."""
@@ -197,14 +202,13 @@ class StubBatches(InflightBatches[InflightBatch]):
             start_ns = end_ns = now_ns
         self._last_end_ns = end_ns
         input_ns, infer_ns, output_ns = start_ns - begin_ns, end_ns - start_ns, now_ns - end_ns
-        self._limit.observe(infer_ns)
         if self._is_open:
             self.capacity = self._limit.total - len(self._inflight)
         statistics = self._statistics
         latencies = statistics.latencies
         rows = count = counted_rows = queue_ns = total_ns = 0
         plain = not inflight.finished and not self._streams.by_serial
-        for job, outcome in zip(batch, outcomes, strict=True):
+        for job, outcome in zip(batch, outcomes):  # noqa: B905 - the reader has compared them, and strict costs time
             rows += job.rows
             if job.trace is not None:
                 job.trace.executed(begin_ns, start_ns, end_ns)
@@ -225,6 +229,8 @@ class StubBatches(InflightBatches[InflightBatch]):
                 total_ns += now_ns - arrived_ns
                 if latencies is not None:
                     latencies.observe(now_ns - arrived_ns, begin_ns - arrived_ns, input_ns, infer_ns, output_ns)
+        self._limit.observe(infer_ns)
+        self._update_capacity()
         statistics.executed(
             count, counted_rows, queue_ns, total_ns, rows, input_ns, infer_ns, output_ns, time.time_ns() // 1_000_000
         )
@@ -251,7 +257,7 @@ class StubBatches(InflightBatches[InflightBatch]):
         if message.final:
             inflight = inflight or self._batch_with(serial)
             if inflight is not None:
-                inflight.finished.add(serial)
+                inflight.finished |= {serial}
             self._clear_flag(serial)
         elif type(outcome) is InferResponse and self._spec.decoupled:
             assert message.response is not None  # the outcome was read from it

@@ -224,8 +224,7 @@ class StubConnection(asyncio.Protocol):
         """
         if self._transport is None:
             return  # the stub hung up; its batches fail, or are put back, once its process has ended
-        # As Infer(...) and `send`, but with fewer calls: every request takes this path.
-        data = self._channel.send(tuple.__new__(Infer, (batch, requests, self._released)))
+        data = self._channel.send((batch, requests, self._released), Infer)
         if self._corked is not None:
             self._corked.append(data)
         elif at_once and self._sock is not None:

@@ -215,21 +215,22 @@ def test_no_control(model, serve, open_page, wait_until):
 # The server itself.
 
 
-def test_gone_and_back(model, serve, serving, open_page, wait_until, tmp_path):
+def test_gone_and_back(model, serving, open_page, wait_until, tmp_path, reserve_ports):
     """The page says since when there is no server, and goes on with the next one."""
     model("echo", ECHO)
-    with serving(tmp_path) as server:
-        page = open_page(server, "echo")
-        wait_until(lambda: page.texts("#readiness") == ["ready"])
-        assert not page.one("#banner").is_displayed()
-    wait_until(lambda: page.texts("#readiness") == ["gone"])
-    assert page.text("#banner").startswith("The server does not answer since ")
-    with serving(tmp_path, port=server.port) as second:
-        wait_until(lambda: page.texts("#readiness") == ["ready"])
-        assert not page.one("#banner").is_displayed()
-        infer(second)
-        wait_until(lambda: any("1 inferences in 1 executions" in each for each in page.texts("caption")))
-        assert page.run().startswith("1 output in ")
+    with reserve_ports(1) as (port,):
+        with serving(tmp_path, port=port) as server:
+            page = open_page(server, "echo")
+            wait_until(lambda: page.texts("#readiness") == ["ready"])
+            assert not page.one("#banner").is_displayed()
+        wait_until(lambda: page.texts("#readiness") == ["gone"])
+        assert page.text("#banner").startswith("The server does not answer since ")
+        with serving(tmp_path, port=port) as second:
+            wait_until(lambda: page.texts("#readiness") == ["ready"])
+            assert not page.one("#banner").is_displayed()
+            infer(second)
+            wait_until(lambda: any("1 inferences in 1 executions" in each for each in page.texts("caption")))
+            assert page.run().startswith("1 output in ")
 
 
 def test_restricted(model, serve, open_page, wait_until):

@@ -8,6 +8,8 @@ the size of /dev/shm (often 64 MiB in a container) does not limit it, and its si
 
 A client's region is the client's own object. It has a name, and the client may resize it at any time. The host only
 passes its descriptor to stubs.
+
+A region on a GPU is memory of another process, which stubs open by its handle. The host knows its numbers only.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from itertools import count
 from typing import Protocol
 
 from pyruntime.utils.errors import OutOfMemoryError
+from pyruntime.utils.gpu.driver import GpuProperties
 from pyruntime.utils.regions import FLAGS_BYTES, REGION_BYTES_MAX, Region
 
 # These seals prevent changes of a region's size, and further seals, such as one against writing.
@@ -46,6 +49,11 @@ class _Counted:
         self.number = next(_numbers)
         self.holders: set[Holder] = set()
         self._counting = 1
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody counts on it any more."""
+        return not self._counting
 
     def count_on(self) -> None:
         """Keep the region open until one more `close`."""
@@ -117,7 +125,71 @@ class ClientRegion(_Counted):
             self._on_unused(self)
 
 
-GrantedRegion = SharedRegion | ClientRegion
+class GpuHandle(Protocol):
+    """Memory of a client on a GPU, which brokers open: see memory/cuda_regions.py."""
+
+    number: int
+    handle: bytes
+
+
+class Lessor(Protocol):
+    """The owner of memory on GPUs: see brokers/leases.py. Both copies raise InferenceError."""
+
+    async def fetch(self, region: GpuRegion, at: int, size: int, target: SharedRegion, offset: int) -> None:
+        """Copy `size` bytes at `at` to a region in main memory."""
+
+    async def copy(self, region: GpuRegion, at: int, size: int, target: GpuHandle, offset: int) -> None:
+        """Copy `size` bytes at `at` to memory of a client on the same GPU."""
+
+    def unused(self, region: GpuRegion) -> None:
+        """No process has the region open, and none will open it."""
+
+
+class GpuRegion(_Counted):
+    """`limit` bytes of memory on a GPU, which stubs open by its `handle`: see _Counted.
+
+    `event` is the handle of the event behind the copies of the process that writes there, b"" for none. Other processes
+    may have it open after the last `close`: the memory is unused when all of them have said that they closed it, or
+    have ended. `loss` says why the memory is gone, "" while it is there.
+    """
+
+    def __init__(self, gpu: GpuProperties, handle: bytes, size: int, event: bytes, lessor: Lessor) -> None:
+        super().__init__()
+        self.gpu = gpu
+        self.handle = handle
+        self.limit = size
+        self.event = event
+        self.loss = ""
+        self.lessor = lessor
+
+    def close(self) -> None:
+        """Drop a reference; the last one has all stubs close the memory."""
+        self._counting -= 1
+        if not self._counting:
+            if not self.loss:
+                self._revoke()
+            self._look()
+
+    def lose(self, reason: str) -> None:
+        """The memory is gone: no stub may use it any longer."""
+        self.loss = reason
+        self._revoke()
+
+    def left(self, holder: Holder) -> None:
+        """A stub has closed the memory, or has ended."""
+        self.holders.discard(holder)
+        self._look()
+
+    def _revoke(self) -> None:
+        for holder in list(self.holders):
+            holder.revoke(self)
+
+    def _look(self) -> None:
+        if not self._counting and not self.holders:
+            self.lessor.unused(self)
+
+
+GrantedRegion = SharedRegion | ClientRegion | GpuRegion
 
 
 _numbers = count(1)

@@ -184,8 +184,9 @@ class ServerSettings:
     `backend_config` maps a backend's name to its keys and values, "" to the global ones. `cache_config` maps the name
     of the response cache, if there is one, to its keys and values. `host_policies` maps a policy's name to its keys and
     values, which C++ backends read. `model_load_gpu_limits` maps the number of a GPU to the fraction of its memory that
-    may be in use when a model is loaded onto it, and `cuda_memory_pool_bytes` to the size of the pool of its memory for
-    C++ backends in a process, where that is not the default. Restrictions are by Triton's names of APIs.
+    may be in use when a model is loaded onto it, and `cuda_memory_pool_bytes` to the size of each pool of its memory,
+    where that is not the default: for C++ backends in a process, and for tensors. Restrictions are by Triton's names of
+    APIs.
     `metrics_address` None means the address of HTTP. `debug_model` is the model that runs at the server's terminal,
     with one instance and without time limits, "" for none. `max_pending_bytes` 0 means the default for the memory of
     the machine.

@@ -16,8 +16,10 @@ import time
 import traceback
 from typing import Any, Dict, Iterable, List, Set
 
+from pyruntime.stub import gpus
 from pyruntime.stub.client_memory import ClientOutputs
 from pyruntime.stub.coroutines import Coroutines
+from pyruntime.stub.gpus import settle
 from pyruntime.stub.input_lifetime import KeptInputs
 from pyruntime.stub.link import Link
 from pyruntime.stub.loader import describe, log_failure
@@ -118,6 +120,8 @@ class Batches:
             for response, request in zip(responses, requests):
                 wires.append(self._answer(response, request))
             responses = response = request = None  # type: ignore[assignment]
+        if gpus.unsettled:
+            settle()
         held = self._kept.find(batch, requests)  # from here: it counts references to the list
         for serial in held:
             _keep(requests[serial - batch])
@@ -138,6 +142,8 @@ class Batches:
         """Tell the host which kept requests the model has released."""
         with self._lock:
             gone = self._kept.released() if self._kept.watched else []
+        if gone and gpus.unsettled:
+            settle()
         if gone and not self._link.closed:
             with contextlib.suppress(LocalError):  # the stub has just sent Stopped; the host frees everything then
                 self._link.send(Retired(gone))

@@ -14,6 +14,8 @@ import weakref
 from collections import deque
 from typing import Callable, Deque, Dict, List, Optional, Tuple
 
+from pyruntime.stub import gpus
+from pyruntime.stub.gpus import settle
 from pyruntime.stub.host import Answers
 from pyruntime.stub.link import Link
 from pyruntime.stub.memory import Copied, Held, Regions, Source, is_large
@@ -34,6 +36,7 @@ from pyruntime.utils.messages import (
     ReleaseHold,
     StatelessResponse,
 )
+from pyruntime.utils.request_codec import MEMORY_GPU
 
 # At most so many small holds wait for the next message, which gives them back together.
 DROPS_WAITING_MAX = 16
@@ -201,11 +204,14 @@ class Calls:
         if code != OK:
             return InferenceResponse(error=TritonError(text, Code(code)))
         hold = None
-        if slot != NO_SLOT and any(is_large(size) for _, _, _, _, size, _, _ in tensors):
+        if slot != NO_SLOT and any(is_large(size) or kind == MEMORY_GPU for _, _, _, _, size, kind, _ in tensors):
             hold = _Hold(self, slot)
         outputs = []
         for ref in tensors:
             at = ref[3]
+            if ref[5] == MEMORY_GPU:
+                outputs.append(self._regions.on_gpu(ref, hold))
+                continue
             source = Copied(at) if isinstance(at, bytes) else self._source(at, ref[4], hold)
             outputs.append(Tensor._from_region(source, ref))
         if hold is None and slot != NO_SLOT:
@@ -246,5 +252,7 @@ class Calls:
                 drops.append(self._drops.popleft())
             except IndexError:  # another thread took it, or a destructor that runs during this loop
                 break
+        if drops and gpus.unsettled:
+            settle()
         if drops and not self.link.closed:
             (send or self.link.send)(ReleaseHold(drops))

@@ -18,9 +18,11 @@ from pyruntime.stub.guard import Guard
 from pyruntime.stub.memory import HeldMap, Regions, Source
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import LocalError
+from pyruntime.utils.request_codec import MEMORY_GPU
 
 if TYPE_CHECKING:
     from pyruntime.stub.pb_utils.request import InferenceRequest
+    from pyruntime.stub.pb_utils.tensor import Tensor
     from pyruntime.utils.request_codec import OutputPlaceRef, TensorRef
 
 
@@ -31,7 +33,11 @@ class ClientMemory(Source):
         """`tensors` are the inputs."""
         self.places = places
         self._regions = regions
-        self._inputs = [(at, size) for _, _, _, at, size, _, _ in tensors if type(at) is int and regions.is_granted(at)]
+        self._inputs = [
+            (at, size)
+            for _, _, _, at, size, kind, _ in tensors
+            if type(at) is int and kind != MEMORY_GPU and regions.is_granted(at)
+        ]
         self._request: Any = None
         self._maps: List[Any] = []
         self._guards: List[Guard] = []
@@ -55,6 +61,10 @@ class ClientMemory(Source):
         """See Source."""
         return self._regions.read(at, size)
 
+    def on_gpu(self, ref: TensorRef, hold: Any) -> Tensor:
+        """See Source."""
+        return self._regions.on_gpu(ref, hold)
+
     def has_shrunk(self) -> bool:
         """Whether inputs were missing in part when they were read, so that the outputs are of no use."""
         return any(guard.is_hit for guard in self._guards)
@@ -64,7 +74,7 @@ class ClientMemory(Source):
         request = None if self._request is None else self._request()
         if request is not None:
             for tensor in request.inputs():
-                if tensor._array is None and self._regions.is_granted(tensor._address):
+                if tensor._region is not None and tensor._array is None and self._regions.is_granted(tensor._address):
                     with contextlib.suppress(LocalError):  # the model gets the error if it reads the input
                         tensor._contents()
         maps, self._maps = self._maps, []
@@ -87,6 +97,15 @@ class ClientOutputs(Set[str]):
     def __init__(self, names: Iterable[str], memory: ClientMemory) -> None:
         super().__init__(names)
         self.memory = memory
+
+
+class GpuOutputs(Set[str]):
+    """The names of the requested outputs, `staying` those that may stay on a GPU, in memory of `regions`."""
+
+    def __init__(self, names: Iterable[str], staying: Iterable[str], regions: Regions) -> None:
+        super().__init__(names)
+        self.staying = frozenset(staying)
+        self.regions = regions
 
 
 def _overlap(at: int, size: int, other: int, other_size: int) -> bool:

@@ -4,19 +4,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from typing import Dict
+from typing import Dict, Set
 
-from pyruntime.utils.gpu.driver import Gpu
-from pyruntime.utils.gpu.inventory import open_gpu
+from pyruntime.utils.gpu.driver import Gpu, GpuError, gpu_error
+from pyruntime.utils.gpu.inventory import find_gpus, open_gpu
 
-_gpus: Dict[int, Gpu] = {}
+# The GPUs that this process has used, by their numbers here. Who looks whether there are any needs no lock.
+opened: Dict[int, Gpu] = {}
+# The GPUs on which a framework of this process may read the memory of another process: see `settle`.
+unsettled: Set[int] = set()
+
+_ordinals: Dict[str, int] = {}
 _lock = threading.Lock()
 
 
 def gpu_of(ordinal: int) -> Gpu:
     """The GPU with this number in this process. Raises GpuError if it cannot be used."""
     with _lock:
-        if ordinal not in _gpus:
-            _gpus[ordinal] = open_gpu(ordinal)
-        return _gpus[ordinal]
+        if ordinal not in opened:
+            opened[ordinal] = open_gpu(ordinal)
+        return opened[ordinal]
+
+
+def ordinal_of(uuid: str) -> int:
+    """The number of a GPU in this process. Raises GpuError if the process does not see it."""
+    with _lock:
+        if uuid not in _ordinals:
+            _ordinals.update((gpu.uuid, gpu.ordinal) for gpu in find_gpus())
+        if uuid not in _ordinals:
+            raise gpu_error("CUDA_ERROR_INVALID_DEVICE", "open", f"this process does not see GPU {uuid}")
+        return _ordinals[uuid]
+
+
+def settle() -> None:
+    """Return when frameworks have read what they were given. The memory may be another tensor's afterwards.
+
+    Their streams are not known here, so that no event can say it. A GPU that failed reads nothing any more.
+    """
+    while unsettled:
+        with contextlib.suppress(GpuError, KeyError):  # another thread may have taken the last one
+            gpu_of(unsettled.pop()).settle()

@@ -23,7 +23,7 @@ import socket
 import struct
 import threading
 from array import array
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 
@@ -32,6 +32,11 @@ from pyruntime.utils.addresses import address, split
 from pyruntime.utils.arena import LARGE_BYTES, PAGE_BYTES
 from pyruntime.utils.errors import LocalError
 from pyruntime.utils.regions import Region
+
+if TYPE_CHECKING:
+    from pyruntime.stub.gpu_memory import GpuMemory
+    from pyruntime.stub.pb_utils.tensor import Tensor
+    from pyruntime.utils.request_codec import TensorRef
 
 _NUMBER = struct.Struct("<Q")
 # Missing in the module mmap, which also cannot map over an existing mapping.
@@ -92,6 +97,10 @@ class Source:
 
     def read(self, at: Any, size: int) -> bytes:
         """A copy of `size` bytes at an address."""
+        raise NotImplementedError
+
+    def on_gpu(self, ref: TensorRef, hold: Any) -> Tensor:
+        """The tensor that a reference to a GPU stands for. It keeps `hold` alive."""
         raise NotImplementedError
 
 
@@ -166,6 +175,29 @@ class Regions(Source):
         self._own_end = requests.limit
         self._pointer = _pointer(requests.map)
         self._lock = threading.Lock()
+        self._gpu: Optional[GpuMemory] = None
+        self._ask: Callable[[str, List[Any]], Any] = _nobody
+        self._tell: Callable[[str, List[Any]], None] = _nobody
+
+    def connect(self, ask: Callable[[str, List[Any]], Any], tell: Callable[[str, List[Any]], None]) -> None:
+        """Set the functions of the host (see stub/host.py), which memory on GPUs comes from."""
+        self._ask, self._tell = ask, tell
+
+    @property
+    def gpu(self) -> GpuMemory:
+        """The memory on GPUs that processes share."""
+        with self._lock:
+            if self._gpu is None:
+                from pyruntime.stub.gpu_memory import GpuMemory  # most processes need none
+
+                self._gpu = GpuMemory(self._ask, self._tell)
+            return self._gpu
+
+    def on_gpu(self, ref: TensorRef, hold: Any) -> Tensor:
+        """See Source."""
+        from pyruntime.stub.pb_utils.pooled import pooled_tensor
+
+        return pooled_tensor(self.gpu, ref, hold)
 
     def buffer(self, at: Any, size: int) -> Tuple[Any, int]:
         """See Source; for a request's tensors."""
@@ -239,7 +271,9 @@ class Regions(Source):
         return None
 
     def unmap(self, number: int) -> None:
-        """Close a region: no later message refers to it. Existing views stay valid."""
+        """Close a region: no later message refers to it. Existing views stay valid; of one on a GPU there are none."""
+        if self._gpu is not None and self._gpu.unmap(number):
+            return
         with self._lock:
             while number not in self._regions:  # nobody has read of it, so nobody has taken it from the socket
                 self._receive()
@@ -302,6 +336,11 @@ class Copied(Source):
     def read(self, at: Any, size: int) -> bytes:
         """See Source."""
         return self._data
+
+
+def _nobody(method: str, arguments: List[Any]) -> Any:
+    """Before the model is loaded, no tensor refers to a GPU."""
+    raise LocalError(f"{method} before the model is loaded")
 
 
 def _can_shrink(fd: int) -> bool:

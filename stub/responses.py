@@ -9,11 +9,12 @@ for all inputs that are not in shared memory yet.
 from __future__ import annotations
 
 import threading
-from typing import Any, Iterable, List, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Set, Tuple
 
 import numpy as np
 
-from pyruntime.stub.client_memory import ClientMemory, ClientOutputs
+from pyruntime.stub import gpus
+from pyruntime.stub.client_memory import ClientMemory, ClientOutputs, GpuOutputs
 from pyruntime.stub.memory import SHRUNK, Regions
 from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.stub.pb_utils.functions import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
@@ -28,12 +29,17 @@ from pyruntime.utils.messages import (
     OK,
     SLOT,
     STATES,
+    TENSORS,
     StatelessResponse,
     WireResponse,
     encode_error,
 )
 from pyruntime.utils.regions import Region
-from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
+from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU, TensorRef
+
+if TYPE_CHECKING:
+    from pyruntime.stub.gpu_memory import GpuMemory
+    from pyruntime.stub.pb_utils.gpu_tensor import OnGpu
 
 # Up to this size, tobytes() and a slice assignment are faster than creating an array over the region.
 SMALL_BYTES = 16 << 10
@@ -80,6 +86,8 @@ class ResponseWriter:
         self._map = region.map
         self._model_name = model_name
         self._outputs = outputs
+        # The addresses of tensors on GPUs that are freed with a slot.
+        self._on_gpu: Dict[int, Tuple[GpuMemory, List[int]]] = {}
 
     @property
     def free_bytes(self) -> int:
@@ -89,6 +97,12 @@ class ResponseWriter:
 
     def free(self, slots: Iterable[int]) -> None:
         """Free slots that the host has finished reading. Raises LocalError for an unknown slot."""
+        if self._on_gpu:
+            slots = list(slots)
+            for slot in slots:
+                if slot in self._on_gpu:
+                    memory, addresses = self._on_gpu.pop(slot)
+                    memory.free_all(addresses)
         with self._lock:
             for slot in slots:
                 self._arena.free(slot)
@@ -104,6 +118,10 @@ class ResponseWriter:
         Small inputs are part of the message. A large array that is in shared memory already stays there, and must not
         be freed before the call ends. Raises TritonModelException if there is no memory.
         """
+        if gpus.opened and any(type(tensor) is not Tensor for tensor in tensors):
+            placed = self._place_on_gpu(tensors, regions)
+            if placed is not None:
+                return placed
         parts = []
         size = 0
         for tensor in tensors:
@@ -119,6 +137,38 @@ class ResponseWriter:
                 contents = contents.tobytes()
             refs.append((name, datatype, shape, contents, n, MEMORY_CPU, 0))
         return NO_SLOT, refs
+
+    def _place_on_gpu(self, tensors: List[Tensor], regions: Regions) -> Optional[Tuple[int, List[TensorRef]]]:
+        """As `place`, where inputs stay on a GPU, and nothing is part of the message. None if none can stay."""
+        memory = regions.gpu
+        places, owned = memory.place_all(tensors, passes_on=True)
+        if not any(places):
+            return None
+        parts: List[Any] = []
+        try:
+            for tensor, place in zip(tensors, places):
+                if place is None:
+                    contents = tensor._encoded()
+                    n = len(contents) if type(contents) is bytes else contents.nbytes
+                    parts.append((tensor._name, tensor._datatype, tensor._shape, contents, n))
+            slot, refs = self._place(parts, regions)
+            slot = self._own(slot, memory, owned)
+        except BaseException:
+            memory.free_all(owned)
+            raise
+        return slot, _merged(tensors, places, refs)
+
+    def _own(self, slot: int, memory: GpuMemory, addresses: List[int]) -> int:
+        """Have tensors on a GPU freed with a slot. Returns the slot, which is a new one if there is none.
+
+        Raises OutOfMemoryError.
+        """
+        if addresses:
+            with self._lock:
+                if slot == NO_SLOT:
+                    slot = self._arena.allocate(1)
+                self._on_gpu[slot] = memory, addresses
+        return slot
 
     def _place(self, parts: List[Any], regions: Regions) -> Tuple[int, List[TensorRef]]:
         places = []
@@ -161,6 +211,8 @@ class ResponseWriter:
             return encode_error(Code.INTERNAL, f"a response of model '{self._model_name}' cannot be sent: {exc!r}")
 
     def _write(self, response: InferenceResponse, wanted: Set[str]) -> StatelessResponse:
+        if type(wanted) is GpuOutputs:
+            return self._write_on_gpu(response, wanted)
         tensors = []
         size = 0
         memory = wanted.memory if type(wanted) is ClientOutputs else None
@@ -200,6 +252,35 @@ class ResponseWriter:
             else:
                 self._copy(contents, at, n, slot)
             refs.append((name, datatype, shape, at, n, MEMORY_CPU, 0))
+        return OK, "", slot, refs, response._parameters
+
+    def _write_on_gpu(self, response: InferenceResponse, wanted: GpuOutputs) -> StatelessResponse:
+        """Like `_write`, if some outputs may stay on a GPU."""
+        every = response._output_tensors
+        staying = [tensor for tensor in every if tensor._name in wanted.staying and tensor._name in wanted]
+        if not any(type(tensor) is not Tensor for tensor in staying):
+            return self._write(response, set(wanted))
+        memory = wanted.regions.gpu
+        places, owned = memory.place_all(staying, passes_on=False)
+        by_tensor = {id(tensor): place for tensor, place in zip(staying, places)}
+        others = [tensor for tensor in every if by_tensor.get(id(tensor)) is None]
+        slot = NO_SLOT
+        try:
+            wire = self._write(InferenceResponse._from_wire(others, response._parameters), set(wanted))
+            slot = wire[SLOT]
+            if wire[0] == OK:
+                slot = self._own(slot, memory, owned)
+        except OutOfMemoryError as exc:
+            memory.free_all(owned)
+            return encode_error(Code.UNAVAILABLE, f"no room for a response: {exc}")
+        except BaseException:
+            memory.free_all(owned)
+            raise
+        if wire[0] != OK:
+            memory.free_all(owned)
+            return wire
+        written = [tensor for tensor in every if tensor._name in wanted]
+        refs = _merged(written, [by_tensor.get(id(tensor)) for tensor in written], wire[TENSORS])
         return OK, "", slot, refs, response._parameters
 
     def _write_placed(
@@ -254,6 +335,19 @@ class ResponseWriter:
             if slot != NO_SLOT:
                 self.free([slot])
             raise
+
+
+def _merged(tensors: List[Tensor], places: List[Optional[OnGpu]], others: List[TensorRef]) -> List[TensorRef]:
+    """References to tensors in their order: those on a GPU have a place, and `others` refer to the rest."""
+    rest = iter(others)
+    refs: List[TensorRef] = []
+    for tensor, place in zip(tensors, places):
+        if place is None:
+            refs.append(next(rest))
+        else:
+            size = tensor._encoded().nbytes
+            refs.append((tensor._name, tensor._datatype, tensor._shape, place.address, size, MEMORY_GPU, place.device))
+    return refs
 
 
 class StateWriter(ResponseWriter):

@@ -8,8 +8,10 @@ import contextlib
 import threading
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
+from pyruntime.stub import gpus
 from pyruntime.stub.calls import Calls
 from pyruntime.stub.client_memory import ClientOutputs
+from pyruntime.stub.gpus import settle
 from pyruntime.stub.host import Answers, Host
 from pyruntime.stub.link import Link
 from pyruntime.stub.logs import LOGGER
@@ -54,6 +56,8 @@ class Server(Host):
             return  # the host has ended; or this is a child that the model forked, and the memory is its parent's
         flow = self._flow
         wire = None if response is None else self._writer.write(response, wanted)
+        if final and gpus.unsettled:
+            settle()
         if final and type(wanted) is ClientOutputs:
             wanted.memory.keep()
         with self._lock:

@@ -42,6 +42,7 @@ from pyruntime.utils.messages import (
     IsReady,
     Load,
     LoadFailed,
+    MapGpu,
     Message,
     Ready,
     Release,
@@ -138,6 +139,8 @@ class Worker:
             self._calls.unread(message.calls)
         elif isinstance(message, Reply):
             self._server.reply(message)
+        elif isinstance(message, MapGpu):
+            self._regions.gpu.announce(message)
         elif isinstance(message, Unmap):
             for number in message.regions:
                 self._regions.unmap(number)
@@ -262,6 +265,7 @@ class Worker:
         self._server = Server(self.link, self._calls, self._writer, self._responses, self._waiting_batch, self._retire)
         self._server.decoupled = decoupled
         self._server.model_dir = os.path.join(args["model_repository"], args["model_version"])
+        self._regions.connect(self._server.ask, self._server.tell)
         host.set_host(self._server)
         self._import(message.location)
         self._batches = Batches(

@@ -45,6 +45,7 @@ from pyruntime.utils.messages import (
     Load,
     LoadFailed,
     Log,
+    MapGpu,
     Measure,
     Message,
     Ready,
@@ -86,7 +87,7 @@ Table = Dict[State, Dict[Type[Any], State]]
 
 # The messages of a model to the server, legal from the beginning of initialize on.
 _QUESTIONS = (Call, CancelCall, Consumed, ReleaseHold, Ask, Measure, Log)
-_ANSWERS = (Answer, Unread, Unmap, Reply)
+_ANSWERS = (Answer, Unread, MapGpu, Unmap, Reply)
 
 
 def _staying(state: State, messages: Iterable[Type[Any]]) -> Dict[Type[Any], State]:

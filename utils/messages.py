@@ -248,6 +248,28 @@ class Unmap(NamedTuple):
     regions: List[int]
 
 
+class MapGpu(NamedTuple):
+    """Host to stub: later messages refer to the region `number`, `size` bytes on the GPU with this UUID.
+
+    `handle` opens the memory, and `event` the event behind the copies of the process that writes there, b"" for none.
+    The stub says when it has closed the region, after an Unmap: see CLOSED_GPU.
+    """
+
+    number: int
+    uuid: str
+    handle: bytes
+    event: bytes
+    size: int
+
+
+# The methods by which a stub asks for memory on a GPU, gives it back, and says that it has closed what an Unmap named.
+# LEASE_GPU has the UUID, the size in bytes, and the handle of the event that the stub records behind its copies. Its
+# result is a list: the number of the region and of the GPU, the handle of the memory, and its size in bytes. The others
+# have the number of the region, and no result.
+LEASE_GPU: Final = "lease_gpu_memory"
+RETURN_GPU: Final = "return_gpu_memory"
+CLOSED_GPU: Final = "closed_gpu_memory"
+
 # The method by which an instance says what memory it uses from now on. Its arguments are lists of a kind of memory, a
 # device, and a size in bytes; the statistics of the model have their sums.
 REPORT_MEMORY: Final = "report_memory"
@@ -325,6 +347,7 @@ Message = Union[
     CheckReady,
     IsReady,
     DropSequences,
+    MapGpu,
 ]
 
 # The tag of a message is its index in this list, so new messages go to the end.
@@ -359,6 +382,7 @@ MESSAGES: Tuple[Type[Any], ...] = (
     CheckReady,
     IsReady,
     DropSequences,
+    MapGpu,
 )
 
 TAGS: Dict[Type[Any], int] = {message: tag for tag, message in enumerate(MESSAGES)}
@@ -396,4 +420,5 @@ FIELDS: Tuple[Tuple[Any, ...], ...] = (
     (),
     (bool, str),
     (list,),
+    (int, str, bytes, bytes, int),
 )

@@ -15,7 +15,7 @@ from pyruntime.utils.errors import PeerError
 # Bits of `flags`: the first and the last request of a sequence.
 SEQUENCE_START, SEQUENCE_END = 1, 2
 
-# Kinds of memory, by the numbers of TRITONSERVER_MemoryType. Tensors only lie in CPU memory, of device 0, as yet.
+# Kinds of memory, by the numbers of TRITONSERVER_MemoryType. On a GPU, the device is the number of the server for it.
 MEMORY_CPU, MEMORY_CPU_PINNED, MEMORY_GPU = range(3)
 
 # A reference to a tensor, whose contents lie elsewhere: at an address (see utils/addresses.py), in memory of this kind
@@ -24,7 +24,8 @@ MEMORY_CPU, MEMORY_CPU_PINNED, MEMORY_GPU = range(3)
 TensorRef = Tuple[str, str, List[int], Union[int, bytes], int, int, int]
 TENSOR_FIELDS = ("name", "datatype", "shape", "address", "byte_size", "memory_kind", "device_id")
 
-# Where an output goes: the address of the place, its size in bytes, its kind of memory and its device.
+# Where an output goes: the address of the place, its size in bytes, its kind of memory and its device. Without a size,
+# the output may stay on its GPU.
 OutputPlaceRef = Tuple[int, int, int, int]
 
 
@@ -47,7 +48,7 @@ class WireRequest(NamedTuple):
     What has arrived is a list of the same items, which its reader unpacks.
 
     `trace_context` is a JSON object, a number for a trace that no client knows of, or "" for none. `places` are those
-    outputs that go to the memory of a client; None where the request does not use such memory at all.
+    outputs that go to the memory of a client, or may stay on a GPU; None where the request uses no such memory at all.
     """
 
     id: str

@@ -90,11 +90,17 @@ class ServerMetrics:
             built_in.CONNECTIONS.sample(labels_text({"protocol": protocol}), count)
             for protocol, count in self._connections().items()
         ]
+        pools = [
+            built_in.GPU_POOL.sample(labels_text({"gpu_uuid": uuid, "state": state}), size)
+            for uuid, sizes in self._state.gpu_leases.usage().items()
+            for state, size in zip(("leased", "kept"), sizes, strict=True)
+        ]
         in_flight = built_in.IN_FLIGHT.sample("", self._state.in_flight)
         pending_bytes = built_in.PENDING_BYTES.sample("", self._state.pending_bytes.used)
         return (
             built_in.CONNECTIONS.lines(connections)
             + built_in.IN_FLIGHT.lines([in_flight])
+            + (built_in.GPU_POOL.lines(pools) if pools else "")
             + built_in.PENDING_BYTES.lines([pending_bytes])
             + self._lag.lines()
         )

@@ -14,6 +14,7 @@ from typing import Any
 
 from pyruntime.runtime.app.queries import QUERIES, answer_query
 from pyruntime.runtime.app.state import ServerState
+from pyruntime.runtime.brokers.leases import GpuLeases
 from pyruntime.runtime.calls.model_call import Callee
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.inference.model_version import ModelVersion
@@ -51,6 +52,11 @@ class ModelServices:
         self._warned: set[object] = set()
         # See ModelServer. A request in progress when the server drains may still make calls.
         self.find: Callable[[str, int], Callee] = table.resolve
+
+    @property
+    def gpus(self) -> GpuLeases:
+        """See ModelServer."""
+        return self._state().gpu_leases
 
     def query(self, method: str, arguments: tuple[object, ...]) -> bool | int | bytes:
         """See ModelServer."""

@@ -16,6 +16,7 @@ import pyruntime
 from pyruntime.runtime.app.load_reports import LoadReports
 from pyruntime.runtime.app.memory_limit import memory_limit
 from pyruntime.runtime.app.rounds import Rounds
+from pyruntime.runtime.brokers.leases import GpuLeases
 from pyruntime.runtime.inference.intake import Intake
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.pending_bytes import PendingBytes, default_limit
@@ -85,6 +86,7 @@ class ServerState:
         self.settle = settle
         self.load_reports = load_reports
         self.client_memory = ClientMemory(settings.allow_client_shm, settings.http_max_input_size)
+        self.gpu_leases = GpuLeases(self.client_memory.brokers, settings.cuda_memory_pool_bytes)
         self.stacks = OwnStacks()
         self.began_ms = time.time_ns() // 1_000_000
         self.loaded = False

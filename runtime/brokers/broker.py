@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The broker of one GPU: the process that opens the memory of clients there, and copies it from and to main memory.
+"""The broker of one GPU: the process that owns memory there which stubs share, and opens the memory of clients.
 
-It has the only context of the server on that GPU, and ends when the host's end of its socket is closed. If the GPU
-fails in this process it ends, and the host starts another one. messages.py has what it says.
+It copies between all of it and main memory. It has the only context of the server on that GPU, and ends when the host's
+end of its socket is closed. If the GPU fails in this process it ends, and the host starts another one. messages.py has
+what it says.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class _Broker:
         self._gpu = gpu
         self._regions: dict[int, Region] = {}
         self._pointers: dict[int, int] = {}
+        # The events behind which copies from memory come, opened, by the number of the memory.
+        self._events: dict[int, int] = {}
 
     def serve(self) -> None:
         """Handle packets until the host has ended, or the GPU is lost."""
@@ -60,7 +63,7 @@ class _Broker:
             return False
         request = decode_request(packet)
         error: GpuError | None = None
-        result = 0
+        result: int | bytes = 0
         try:
             result = self._handle(request, fds)
         except GpuError as exc:
@@ -69,7 +72,7 @@ class _Broker:
             self._sock.send(encode_answer(request.serial, error, result))
         return not isinstance(error, GpuLostError)
 
-    def _handle(self, request: Request, fds: list[int]) -> int:
+    def _handle(self, request: Request, fds: list[int]) -> int | bytes:
         verb, arguments = request.verb, request.arguments
         if verb is Verb.GRANT:
             self._regions[arguments[0]] = Region(fds[0])
@@ -84,15 +87,43 @@ class _Broker:
             pointer = self._pointers.pop(arguments[0], None)
             if pointer is not None:  # otherwise it was never opened
                 self._gpu.close(pointer)
+        elif verb is Verb.ALLOCATE:
+            number, size = arguments
+            self._pointers[number] = pointer = self._gpu.allocate(size)
+            return self._gpu.export(pointer)
+        elif verb is Verb.FREE:
+            self._gpu.free(self._pointers.pop(arguments[0]))
+        elif verb is Verb.EVENT:
+            self._set_event(*arguments)
+        elif verb is Verb.COPY:
+            self._copy_on_gpu(*arguments)
         else:
             self._copy(verb, *arguments)
         return 0
 
     def _copy(self, verb: Verb, memory: int, at: int, size: int, region: int, offset: int) -> None:
-        if memory not in self._pointers:
-            raise gpu_error("CUDA_ERROR_INVALID_HANDLE", "copy", "the memory could not be opened")
+        pointer = self._pointer(memory)
         with self._regions[region].view[offset : offset + size] as contents:
             if verb is Verb.READ:
-                self._gpu.read(self._pointers[memory] + at, contents)
+                self._gpu.read(pointer + at, contents)
             else:
-                self._gpu.write(self._pointers[memory] + at, contents)
+                self._gpu.write(pointer + at, contents)
+
+    def _copy_on_gpu(self, memory: int, at: int, size: int, target: int, offset: int) -> None:
+        self._gpu.copy(self._pointer(target) + offset, self._pointer(memory) + at, size)
+        self._gpu.settle()  # the client, who has no event of ours, may read as soon as it has the response
+
+    def _pointer(self, memory: int) -> int:
+        """The pointer to memory, behind whose event all later copies come."""
+        if memory not in self._pointers:
+            raise gpu_error("CUDA_ERROR_INVALID_HANDLE", "copy", "the memory could not be opened")
+        if memory in self._events:
+            self._gpu.wait(self._events[memory])
+        return self._pointers[memory]
+
+    def _set_event(self, memory: int, handle: bytes) -> None:
+        event = self._events.pop(memory, None)
+        if event is not None:
+            self._gpu.destroy_event(event)
+        if handle:
+            self._events[memory] = self._gpu.open_event(handle)

@@ -8,10 +8,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from pyruntime.runtime.regions import GpuHandle
 from pyruntime.utils.gpu.driver import GpuMissingError, GpuProperties
 
 if TYPE_CHECKING:
-    from pyruntime.runtime.brokers.link import BrokerLink, OnGpu
+    from pyruntime.runtime.brokers.link import BrokerLink
 
 
 def _find() -> Sequence[GpuProperties]:
@@ -53,7 +54,7 @@ class Brokers:
             raise link.loss("it ended as soon as it was ready")
         return link
 
-    def close_memory(self, gpu: GpuProperties, memory: OnGpu) -> None:
+    def close_memory(self, gpu: GpuProperties, memory: GpuHandle) -> None:
         """Have the broker close memory, if it has it open."""
         link = self._links.get(gpu.ordinal)
         if link is not None and not link.is_lost:

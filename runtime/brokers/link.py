@@ -11,12 +11,13 @@ import socket
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from typing import Any
 
 from pyruntime.runtime.brokers.messages import PACKET_BYTES_MAX, Verb, decode_answer, encode_request
-from pyruntime.runtime.regions import GrantedRegion, SharedRegion
+from pyruntime.runtime.regions import GpuHandle, GrantedRegion, SharedRegion
 from pyruntime.utils.errors import PeerError
 from pyruntime.utils.gpu.driver import GpuLostError, GpuProperties
 from pyruntime.utils.gpu.visible import VISIBLE
@@ -34,15 +35,8 @@ KILLED_S_MAX = 5.0
 PROGRAM = "from pyruntime.runtime.brokers.broker import main; main()"
 
 
-class OnGpu(Protocol):
-    """Memory on the GPU that a broker can open. `number` is unique in the host."""
-
-    number: int
-    handle: bytes
-
-
 class BrokerLink:
-    """A broker that runs. `ready` resolves when it has its context, and fails with the GpuError why it has none.
+    """The broker of `gpu`, which runs. `ready` resolves when it has its context, and fails with the GpuError why not.
 
     A broker that ends, or does not answer for ANSWER_S_MAX, fails what it owes with GpuLostError. What a caller waits
     for must not be cancelled: the broker copies nevertheless.
@@ -50,15 +44,17 @@ class BrokerLink:
 
     def __init__(self, gpu: GpuProperties) -> None:
         """Start the process. Raises OSError."""
-        self._gpu = gpu
+        self.gpu = gpu
         self._loop = asyncio.get_running_loop()
-        self.ready: asyncio.Future[int] = self._loop.create_future()
-        self._waiting: dict[int, asyncio.Future[int]] = {0: self.ready}
+        # Any: an answer is a number or a handle, by what was asked.
+        self.ready: asyncio.Future[Any] = self._loop.create_future()
+        self._waiting: dict[int, asyncio.Future[Any]] = {0: self.ready}
         self._serial = 0
         # Packets that the socket has no room for, each with a descriptor, or -1.
         self._outgoing: deque[tuple[bytes, int]] = deque()
         self._granted: set[SharedRegion] = set()
         self._opened: set[int] = set()
+        self._on_lost: list[Callable[[str], None]] = []
         self.is_lost = False
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -78,7 +74,7 @@ class BrokerLink:
         self._timer = self._loop.call_later(ANSWER_S_MAX, self._on_silence)
 
     def __repr__(self) -> str:
-        return f"<BrokerLink of GPU {self._gpu.ordinal}, process {self._process.pid}>"
+        return f"<BrokerLink of GPU {self.gpu.ordinal}, process {self._process.pid}>"
 
     def check(self) -> None:
         """Notice that the process has ended, if that is not read yet."""
@@ -92,9 +88,9 @@ class BrokerLink:
 
     def loss(self, reason: str) -> GpuLostError:
         """The error of what the broker owed, or is asked for, when it was lost."""
-        return GpuLostError("the broker was lost", "copy", f"the broker of GPU {self._gpu.ordinal} was lost: {reason}")
+        return GpuLostError("the broker was lost", "copy", f"the broker of GPU {self.gpu.ordinal} was lost: {reason}")
 
-    def open(self, memory: OnGpu) -> asyncio.Future[int]:
+    def open(self, memory: GpuHandle) -> asyncio.Future[int]:
         """Open memory, unless it is open. Resolves to its size, in bytes."""
         self._opened.add(memory.number)
         answer = self._ask(Verb.OPEN, memory.number, memory.handle)
@@ -106,19 +102,48 @@ class BrokerLink:
         if not answer.cancelled() and answer.exception() is not None:
             self._opened.discard(number)
 
-    def close_memory(self, memory: OnGpu) -> None:
+    def close_memory(self, memory: GpuHandle) -> None:
         """Close memory: see `open`. Copies that were asked for before come first."""
         if memory.number in self._opened:
             self._opened.discard(memory.number)
             self._post(encode_request(0, Verb.CLOSE, memory.number))
 
-    def read(self, memory: OnGpu, at: int, size: int, region: SharedRegion, offset: int) -> asyncio.Future[int]:
+    def read(self, memory: GpuHandle, at: int, size: int, region: SharedRegion, offset: int) -> asyncio.Future[int]:
         """Copy `size` bytes at `at` of the memory to the region. Raises OSError if there are no descriptors."""
         return self._copy(Verb.READ, memory, at, size, region, offset)
 
-    def write(self, memory: OnGpu, at: int, size: int, region: SharedRegion, offset: int) -> asyncio.Future[int]:
+    def write(self, memory: GpuHandle, at: int, size: int, region: SharedRegion, offset: int) -> asyncio.Future[int]:
         """Copy `size` bytes of the region to the memory, at `at`. Raises OSError if there are no descriptors."""
         return self._copy(Verb.WRITE, memory, at, size, region, offset)
+
+    # Memory of the broker's own, which stubs open. A copy from it, too, is one of `read` or `copy`.
+
+    def when_lost(self, call_back: Callable[[str], None]) -> None:
+        """Call back with a sentence when the broker is lost, or ended."""
+        self._on_lost.append(call_back)
+
+    def allocate(self, number: int, size: int) -> asyncio.Future[bytes]:
+        """Allocate memory under a number. Resolves to its handle. Raises GpuMemoryError."""
+        return self._ask(Verb.ALLOCATE, number, size)
+
+    def free(self, number: int) -> None:
+        """Free what `allocate` allocated. No process may have it open."""
+        self._post(encode_request(0, Verb.FREE, number))
+
+    def set_event(self, number: int, handle: bytes) -> asyncio.Future[int]:
+        """Have later copies from this memory come behind an event, b"" for none."""
+        return self._ask(Verb.EVENT, number, handle)
+
+    def fetch(self, number: int, at: int, size: int, region: SharedRegion, offset: int) -> asyncio.Future[int]:
+        """As `read`, from memory of the broker's own."""
+        self._grant(region)
+        return self._ask(Verb.READ, number, at, size, region.number, offset)
+
+    def copy(self, number: int, at: int, size: int, target: GpuHandle, offset: int) -> asyncio.Future[int]:
+        """Copy memory of the broker's own to memory of a client on the same GPU."""
+        if target.number not in self._opened:  # another broker had it open
+            self.open(target)
+        return self._ask(Verb.COPY, number, at, size, target.number, offset)
 
     def revoke(self, region: GrantedRegion) -> None:
         """See regions.Holder."""
@@ -137,22 +162,29 @@ class BrokerLink:
             await asyncio.to_thread(self._wait, KILLED_S_MAX)
 
     def _copy(
-        self, verb: Verb, memory: OnGpu, at: int, size: int, region: SharedRegion, offset: int
+        self, verb: Verb, memory: GpuHandle, at: int, size: int, region: SharedRegion, offset: int
     ) -> asyncio.Future[int]:
         if memory.number not in self._opened:  # another broker had it open
             self.open(memory)
+        self._grant(region)
+        return self._ask(verb, memory.number, at, size, region.number, offset)
+
+    def _grant(self, region: SharedRegion) -> None:
         if region not in self._granted:
             fd = os.dup(region.fileno())
             self._granted.add(region)
             region.holders.add(self)
             self._post(encode_request(0, Verb.GRANT, region.number), fd)
-        return self._ask(verb, memory.number, at, size, region.number, offset)
 
-    def _ask(self, verb: Verb, *arguments: int | bytes) -> asyncio.Future[int]:
+    def _ask(self, verb: Verb, *arguments: int | bytes) -> asyncio.Future[Any]:
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        if self.is_lost:  # since the caller has looked
+            answer.set_exception(self.loss("it ended"))
+            return answer
         self._serial += 1
         if not self._waiting:
             self._watch()
-        self._waiting[self._serial] = answer = self._loop.create_future()
+        self._waiting[self._serial] = answer
         self._post(encode_request(self._serial, verb, *arguments))
         return answer
 
@@ -216,7 +248,7 @@ class BrokerLink:
     def _lost(self, reason: str) -> None:
         """Kill the broker. What it owes fails when it has ended: until then it may copy."""
         if self.ready.done() and self.ready.exception() is None:
-            number = self._gpu.ordinal
+            number = self.gpu.ordinal
             _LOG.warning("The broker of GPU %d was lost: %s. Another one is started when it is needed.", number, reason)
         self._hang_up()
         self._process.kill()
@@ -246,7 +278,10 @@ class BrokerLink:
         self._outgoing.clear()
 
     def _fail(self, reason: str) -> None:
-        """Fail what the broker owes."""
+        """Fail what the broker owes. Its memory is gone."""
+        for call_back in self._on_lost:
+            call_back(self.loss(reason).explanation)
+        self._on_lost.clear()
         waiting, self._waiting = self._waiting, {}
         for answer in waiting.values():
             if not answer.done():

@@ -12,6 +12,10 @@
     CLOSE memory              no answer
     READ memory at size region offset      copy from the GPU to the region
     WRITE memory at size region offset     copy from the region to the GPU
+    ALLOCATE memory size      memory of the broker's own; the result is its handle
+    FREE memory               no process has it open any more. No answer
+    EVENT memory handle       copies from the memory come behind this event from now on; b"" for none
+    COPY memory at size target offset      copy on the GPU, to `offset` of the memory `target`
 
 The host chooses the numbers of regions and memory. The broker handles one packet after the other, so a packet may refer
 to what an earlier one, which is not answered yet, grants or opens.
@@ -41,6 +45,10 @@ class Verb(IntEnum):
     CLOSE = 4
     READ = 5
     WRITE = 6
+    ALLOCATE = 7
+    FREE = 8
+    EVENT = 9
+    COPY = 10
 
 
 class Request(NamedTuple):
@@ -56,7 +64,7 @@ class Answer(NamedTuple):
 
     serial: int
     error: GpuError | None
-    result: int
+    result: int | bytes
 
 
 def encode_request(serial: int, verb: Verb, *arguments: int | bytes) -> bytes:
@@ -71,7 +79,7 @@ def decode_request(packet: bytes) -> Request:
     return Request(serial, Verb(verb), tuple(arguments))
 
 
-def encode_answer(serial: int, error: GpuError | None = None, result: int = 0) -> bytes:
+def encode_answer(serial: int, error: GpuError | None = None, result: int | bytes = 0) -> bytes:
     """The packet of an answer."""
     reason = None if error is None else (error.reason, error.call, error.explanation[:EXPLANATION_CHARS_MAX])
     packet: bytes = msgpack.packb((serial, reason, result))
@@ -82,6 +90,7 @@ def decode_answer(packet: bytes) -> Answer:
     """The reverse of encode_answer. Raises PeerError."""
     try:
         serial, reason, result = msgpack.unpackb(packet)
-        return Answer(int(serial), None if reason is None else gpu_error(*map(str, reason)), int(result))
+        error = None if reason is None else gpu_error(*map(str, reason))
+        return Answer(int(serial), error, result if isinstance(result, bytes) else int(result))
     except (ValueError, TypeError) as exc:
         raise PeerError(f"the broker of a GPU sent a packet that is no answer: {exc}") from exc

@@ -27,7 +27,7 @@ from pyruntime.runtime.execution.job import Job, Relay, Respond
 from pyruntime.runtime.memory.client_outputs import put_in_place
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
-from pyruntime.runtime.regions import ClientRegion, GrantedRegion
+from pyruntime.runtime.regions import ClientRegion, GrantedRegion, SharedRegion
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor, keep_open
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import Code, InferenceError
@@ -288,5 +288,6 @@ def _inputs(job: Job, memory: RequestMemory) -> list[tuple[str, str, list[int], 
         if isinstance(region, ClientRegion):
             inputs.append((name, datatype, shape, region.read(offset, size)))
         else:
+            assert isinstance(region, SharedRegion)  # what lay on a GPU was copied before
             inputs.append((name, datatype, shape, region.view[offset : offset + size]))
     return inputs

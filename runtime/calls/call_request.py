@@ -16,17 +16,19 @@ from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.execution.signature import signature_of
-from pyruntime.runtime.regions import ClientRegion, GrantedRegion, SharedRegion
+from pyruntime.runtime.regions import ClientRegion, GpuRegion, GrantedRegion, SharedRegion
 from pyruntime.runtime.requests.parameters import parse_parameters
-from pyruntime.runtime.requests.types import ClientContents, InferRequest, InputTensor, Parameter, Slot
+from pyruntime.runtime.requests.types import ClientContents, InferRequest, InputTensor, OnGpu, Parameter, Slot
 from pyruntime.utils.addresses import address, split
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import PeerError
 from pyruntime.utils.messages import Call
 from pyruntime.utils.request_codec import (
     MEMORY_CPU,
+    MEMORY_GPU,
     SEQUENCE_END,
     SEQUENCE_START,
+    OutputPlaceRef,
     RequestOptions,
     TensorRef,
     decode_request,
@@ -63,7 +65,8 @@ class CallRequest(NamedTuple):
     """The request of a call: `tensors` refer to the inputs, in `regions` or in the references themselves.
 
     `parameters` are the decoded parameters of `options`. `trace` is the context of the trace that the call belongs to,
-    "" for none. `priority` is the level in the callee's queue, 0 for its default.
+    "" for none. `priority` is the level in the callee's queue, 0 for its default. `places` are the outputs that may
+    stay on a GPU.
     """
 
     id: str
@@ -73,11 +76,12 @@ class CallRequest(NamedTuple):
     regions: Sequence[GrantedRegion]
     trace: str = ""
     priority: int = 0
+    places: dict[str, OutputPlaceRef] | None = None
 
     def make_job(self, callee: Version, slots: list[Slot], respond: Respond) -> Job:
         """See model_call.OutgoingRequest."""
         arrived_ns = time.monotonic_ns()
-        id, options, _, tensors, regions, trace, priority = self
+        id, options, _, tensors, regions, trace, priority, places = self
         outputs, parameters = options.requested_outputs, options.parameters
         kind: list[Hashable] = [None if outputs is None else tuple(outputs)]
         for name, datatype, shape, _, size, _, _ in tensors:
@@ -94,7 +98,7 @@ class CallRequest(NamedTuple):
                 tensors = [(*tensor[:2], shape, *tensor[3:]) for shape, tensor in zip(shapes, tensors, strict=True)]
             elif not parameters and not any(tensor[1] == "BYTES" for tensor in tensors):
                 callee.validated.remember(signature, *known)
-        job = Job(id, options, tensors, known[0], known[1], slots, respond, arrived_ns, trace)
+        job = Job(id, options, tensors, known[0], known[1], slots, respond, arrived_ns, trace, places)
         job.regions = regions
         job.priority = priority
         job.is_call = True
@@ -111,7 +115,9 @@ class CallRequest(NamedTuple):
             else:
                 number, offset = split(at)
                 region = regions[number]
-                if isinstance(region, ClientRegion):
+                if isinstance(region, GpuRegion):
+                    inputs.append(InputTensor(name, datatype, shape, b"", at, gpu=OnGpu(region, size)))
+                elif isinstance(region, ClientRegion):
                     inputs.append(InputTensor(name, datatype, shape, b"", at, ClientContents(region, at, size)))
                 else:
                     inputs.append(InputTensor(name, datatype, shape, region.view[offset : offset + size], 0))
@@ -134,20 +140,18 @@ class CallRequest(NamedTuple):
 _NO_PARAMETERS: dict[str, Parameter] = {}
 
 
-def read_call(message: Call, region_of: Callable[[int], SharedRegion]) -> CallRequest:
+def read_call(message: Call, region_of: Callable[[int], SharedRegion | GpuRegion]) -> CallRequest:
     """Decode the request in a message from a stub. `region_of` finds a region by the number that the stub uses.
 
     Raises PeerError if the request is not valid, or refers to memory that the stub has no access to.
     """
-    regions: dict[int, SharedRegion] = {}
+    regions: dict[int, SharedRegion | GpuRegion] = {}
     id, options, refs, trace = decode_request(message.request)
     tensors: list[TensorRef] = []
     try:
         for name, datatype, shape, at, size, memory_kind, device_id in refs:
             if type(name) is not str or datatype not in BY_NAME or type(shape) is not list or type(size) is not int:
                 raise PeerError("an input has no name, no datatype, no shape or no size")
-            if memory_kind != MEMORY_CPU or device_id != 0:
-                raise PeerError(f"input '{name}' lies in memory of kind {memory_kind!r}, device {device_id!r}")
             for dim in shape:
                 if type(dim) is not int or dim < 0:
                     raise PeerError(f"input '{name}' has the dimension {dim!r}")
@@ -162,11 +166,22 @@ def read_call(message: Call, region_of: Callable[[int], SharedRegion]) -> CallRe
                     raise PeerError(f"input '{name}' lies outside its region")
                 if not number:
                     at = address(region.number, offset)
+                if type(region) is GpuRegion:
+                    _check_on_gpu(name, datatype, region, memory_kind, device_id)
+                    tensors.append((name, datatype, shape, at, size, MEMORY_GPU, device_id))
+                    continue
+            if memory_kind != MEMORY_CPU or device_id != 0:
+                raise PeerError(f"input '{name}' lies in memory of kind {memory_kind!r}, device {device_id!r}")
             tensors.append((name, datatype, shape, at, size, MEMORY_CPU, 0))
     except (TypeError, ValueError) as exc:
         raise PeerError("a call whose request cannot be read") from exc
     parameters = parse_parameters(options.parameters) if options.parameters else _NO_PARAMETERS
     # As CallRequest(...) does, which costs a call.
-    return tuple.__new__(
-        CallRequest, (id, options, parameters, tensors, list(regions.values()), trace, message.priority)
-    )
+    fields = id, options, parameters, tensors, list(regions.values()), trace, message.priority, None
+    return tuple.__new__(CallRequest, fields)
+
+
+def _check_on_gpu(name: str, datatype: str, region: GpuRegion, memory_kind: object, device_id: object) -> None:
+    """Raise PeerError if a tensor cannot lie in this region."""
+    if memory_kind != MEMORY_GPU or device_id != region.gpu.ordinal or datatype == "BYTES":
+        raise PeerError(f"input '{name}' lies on GPU {region.gpu.ordinal}, and says otherwise, or is of BYTES")

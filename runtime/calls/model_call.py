@@ -19,6 +19,7 @@ from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.requests.types import InferRequest, Slot, free_slots
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.request_codec import OutputPlaceRef
 
 # The limit of open calls of one stub, or of all native code in the server. A model that exceeds it does not wait for
 # its calls.
@@ -38,18 +39,28 @@ _IS_DECOUPLED = (
 class Callee(Protocol):
     """A model version that can be called. `workers` are all threads that execute its requests.
 
-    `is_limited` says whether its requests wait for resources that other models may hold.
+    `is_limited` says whether its requests wait for resources that other models may hold. Outputs may stay on the GPU
+    `gpu`, at `places_on_gpu`, and inputs on the GPU `reads_gpu`.
     """
 
     spec: ModelSpec
     version: int
     memory: RequestMemory
     validated: ValidatedSignatures
+    gpu: int | None
+    reads_gpu: int | None
+    places_on_gpu: dict[str, OutputPlaceRef] | None
 
     @property
     def workers(self) -> Sequence[Waiting]: ...
     @property
     def is_limited(self) -> bool: ...
+
+    def expect(self) -> None:
+        """See ModelVersion."""
+
+    def arrived(self) -> None:
+        """See ModelVersion."""
 
     def accept(self, request: InferRequest, respond: Respond) -> Job:
         """See ModelVersion."""

@@ -268,7 +268,7 @@ RESOURCES = Group(
             "cuda-memory-pool-byte-size",
             REPEATABLE,
             "",
-            "<device>:<bytes> of its memory for C++ backends, in each process; 67108864 at first, 0 for none.",
+            "<device>:<bytes> for tensors there, and for C++ backends in each process; 67108864 at first, 0: none.",
         ),
         _no_op("cuda-virtual-address-size", REPEATABLE, "", "<device>:<bytes> of address space.", _DEVICE),
         _works(

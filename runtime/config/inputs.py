@@ -78,7 +78,9 @@ def check_request(spec: ModelSpec, request: InferRequest) -> None:
         if element_size == 0:
             if tensor.strings != count:
                 _check_bytes(request, tensor.name, tensor.data, count)
-        elif count * element_size != (len(tensor.data) if tensor.client is None else tensor.client.size):
+        elif count * element_size != (
+            len(tensor.data) if tensor.client is None and tensor.gpu is None else tensor.byte_size
+        ):
             raise _wrong_byte_size(spec, request, tensor, count * element_size)
         if tensor_spec.reshape is not None:
             batch = shape[:1] if is_batching else []

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from pyruntime.runtime.calls.model_call import Callee
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.ensembles.ensemble import Ensemble, StepModel
 from pyruntime.runtime.ensembles.graph import OUTPUTS, Step, fitting
@@ -37,6 +38,7 @@ from pyruntime.runtime.regions import SharedRegion
 from pyruntime.runtime.requests.parameters import parse_parameters
 from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OutputTensor, Parameter, request_failure
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.request_codec import OutputPlaceRef
 
 _LOG = logging.getLogger("pyruntime.ensembles")
 
@@ -162,6 +164,16 @@ class EnsembleRequest:
         self._perform()
 
     # What the steps answer.
+
+    def places_on_gpu(self, step: Step, callee: Callee) -> dict[str, OutputPlaceRef] | None:
+        """See StepOwner: those that only steps read, all of which read them there."""
+        places, readers = callee.places_on_gpu or {}, self._plan.readers
+        gpus = {index: each.reads_gpu for index, each in self._callees.items()}
+        staying: dict[str, OutputPlaceRef] = {}
+        for name, tensor in step.outputs:
+            if name in places and all(gpus.get(reader) == callee.gpu for reader in readers.get(tensor, ())):
+                staying[name] = places[name]
+        return staying or None
 
     def responded(self, call: StepCall, outcome: InferResponse | InferenceError | None, final: bool) -> None:
         """See StepOwner."""

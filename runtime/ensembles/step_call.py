@@ -11,17 +11,17 @@ from typing import NamedTuple, Protocol
 
 from pyruntime.runtime.calls.call_request import CallRequest
 from pyruntime.runtime.calls.model_call import Callee, CallTracer, ModelCall
-from pyruntime.runtime.ensembles.graph import fitting
+from pyruntime.runtime.ensembles.graph import Step, fitting
 from pyruntime.runtime.ensembles.marks import SequenceMark
 from pyruntime.runtime.ensembles.run import Start
 from pyruntime.runtime.ensembles.tensors import Source, end_reads
 from pyruntime.runtime.ensembles.times import StepTimes
 from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.regions import ClientRegion, GrantedRegion
-from pyruntime.runtime.requests.types import InferResponse, Parameter, Slot
+from pyruntime.runtime.requests.types import InferResponse, OnGpu, Parameter, Slot
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.messages import INLINE_BYTES_MAX
-from pyruntime.utils.request_codec import MEMORY_CPU, RequestOptions, TensorRef
+from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU, OutputPlaceRef, RequestOptions, TensorRef
 
 _LOG = logging.getLogger("pyruntime.ensembles")
 
@@ -48,6 +48,9 @@ class StepOwner(Protocol):
     job: Job
     mark: SequenceMark
     parameters: dict[str, Parameter]
+
+    def places_on_gpu(self, step: Step, callee: Callee) -> dict[str, OutputPlaceRef] | None:
+        """The outputs of a step that may stay on the GPU of its model."""
 
     def responded(self, call: StepCall, outcome: InferResponse | InferenceError | None, final: bool) -> None:
         """See execution.job.Respond."""
@@ -125,6 +128,8 @@ class StepCall(ModelCall):
         job.priority = ensemble_job.priority
         if regions and ensemble_job.client is not None and any(isinstance(region, ClientRegion) for region in regions):
             job.places = {}  # the inputs are a client's, the outputs are not
+        elif callee.gpu is not None:
+            job.places = owner.places_on_gpu(step, callee)
         self.times = job.trace = StepTimes()
         return job
 
@@ -147,6 +152,11 @@ class StepCall(ModelCall):
                 shape = fitting(shape, source.batch, step.dims[name], is_batching=step.is_batching)
             if is_inline:
                 contents.append((name, datatype, shape, data, size))
+            elif type(tensor.place) is OnGpu:
+                memory = tensor.place.memory
+                inputs.append((name, datatype, shape, at, size, MEMORY_GPU, memory.gpu.ordinal))
+                if memory not in regions:
+                    regions.append(memory)
             elif not at:
                 inputs.append((name, datatype, shape, bytes(data), size, MEMORY_CPU, 0))
             else:

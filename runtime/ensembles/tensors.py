@@ -16,7 +16,7 @@ from pyruntime.runtime.ensembles.graph import INPUTS, Plan, Step
 from pyruntime.runtime.ensembles.marks import SequenceMark
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.regions import ClientRegion, GrantedRegion
+from pyruntime.runtime.regions import ClientRegion, GrantedRegion, SharedRegion
 from pyruntime.runtime.requests.types import ClientContents, InferResponse, KeptOutputs, OutputPlace, OutputTensor
 from pyruntime.utils.addresses import address, split
 
@@ -110,6 +110,7 @@ def read_inputs(job: Job, memory: RequestMemory, plan: Plan, batch: int) -> dict
                 place = OutputPlace("", 0, size, ClientContents(region, at, size))
                 tensor = OutputTensor(name, datatype, shape, b"", at, place)
             else:
+                assert isinstance(region, SharedRegion)  # what lay on a GPU was copied before
                 tensor = OutputTensor(name, datatype, shape, region.view[offset : offset + size], at)
         source.tensors[name] = tensor
     if None in known.values():

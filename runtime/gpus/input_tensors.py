@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the inputs of a Python model may lie, by its parameter FORCE_CPU_ONLY_INPUT_TENSORS. (pure)
 
-With `yes`, the default, all of them are in main memory. With `no` they may be on a GPU, and are in main memory as yet.
+With `yes`, the default, all of them are in main memory. With `no` those stay on the GPU that come from a model on the
+same one.
 """
 
 from __future__ import annotations
@@ -18,3 +19,8 @@ def check_input_tensors(spec: ModelSpec) -> None:
     value = spec.parameters.get(PARAMETER, "yes")
     if value not in ("yes", "no"):
         raise LoadError(f"Incorrect value for {PARAMETER}: {value}'", Code.UNSUPPORTED)
+
+
+def reads_gpu(spec: ModelSpec) -> bool:
+    """Whether the model takes inputs that lie on its GPU."""
+    return spec.parameters.get(PARAMETER) == "no"

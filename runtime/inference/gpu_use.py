@@ -19,15 +19,18 @@ from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.requests import BareSlot
 from pyruntime.runtime.regions import SharedRegion, create_region
 from pyruntime.runtime.requests.types import (
+    GpuContents,
     GpuPlace,
     InferRequest,
     InferResponse,
+    OnGpu,
     OutputTensor,
     keep_open,
 )
 from pyruntime.utils.addresses import split
 from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.errors import Code, InferenceError, OutOfMemoryError
+from pyruntime.utils.request_codec import MEMORY_GPU, OutputPlaceRef
 
 
 class GpuUse:
@@ -37,7 +40,7 @@ class GpuUse:
     """
 
     def __init__(self, request: InferRequest, client: Respond, tasks: asyncio.TaskGroup) -> None:
-        self._inputs = [(each, each.gpu) for each in request.inputs if each.gpu is not None]
+        self._inputs = [(each, each.gpu) for each in request.inputs if isinstance(each.gpu, GpuContents)]
         self._places = request.gpu_places or {}
         self._client = client
         self._tasks = tasks
@@ -74,6 +77,11 @@ class GpuUse:
             await _all(copies)
         finally:
             model.arrived()
+
+    def places_on_gpu(self, model: ModelVersion) -> dict[str, OutputPlaceRef] | None:
+        """The outputs that may stay on the model's GPU, because they go to memory there."""
+        here = {name for name, place in self._places.items() if place.contents.memory.device_id == model.gpu}
+        return {name: (0, 0, MEMORY_GPU, model.gpu) for name in here} if here and model.gpu is not None else None
 
     def respond(self, outcome: _Outcome, final: bool) -> None:
         """See execution.job.Respond."""
@@ -115,7 +123,7 @@ class GpuUse:
         for output in response.outputs:
             place = self._places.get(output.name)
             if place is not None:
-                size = len(output.data)
+                size = output.byte_size
                 if size > place.byte_size:
                     failure = InferenceError(
                         f"shared memory size specified with the request for output '{output.name}' ({place.byte_size} "
@@ -155,12 +163,16 @@ def _plain(response: InferResponse) -> InferResponse:
 
 
 async def _write(response: InferResponse, output: OutputTensor, place: GpuPlace) -> None:
-    size, memory = len(output.data), place.contents.memory
+    size, memory = output.byte_size, place.contents.memory
     if not size:
+        return
+    if isinstance(output.place, OnGpu):
+        source = output.place.memory
+        await source.lessor.copy(source, split(output.address)[1], size, memory, place.offset)
         return
     number, offset = split(output.address)
     for region in response.regions:
-        if region.number == number:
+        if region.number == number and isinstance(region, SharedRegion):
             await memory.write(place.offset, size, region, offset)
             return
     # The output is in private memory of this process.

@@ -9,7 +9,7 @@ type Any, because they are checked here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,14 +21,14 @@ from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.execution.states import StateMemory
 from pyruntime.runtime.memory.client_use import ClientUse
-from pyruntime.runtime.regions import SharedRegion
+from pyruntime.runtime.regions import GpuRegion, SharedRegion
 from pyruntime.runtime.requests.parameters import parse_parameters
-from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OutputPlace, OutputTensor, Parameter
-from pyruntime.utils.addresses import address
+from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OnGpu, OutputPlace, OutputTensor, Parameter
+from pyruntime.utils.addresses import address, split
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import Code, InferenceError, PeerError
 from pyruntime.utils.messages import OK, RESCHEDULED, SENDER, STATES, StatelessResponse, encode_error
-from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
+from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU, OutputPlaceRef, TensorRef
 
 # The latest responses of a stub whose outputs are kept, and the most outputs, and characters and dimensions of them, of
 # one that is: some MiB for one stub at worst.
@@ -40,6 +40,10 @@ KEPT_FIELDS_MAX = 1024
 Outcome = InferResponse | InferenceError | int | None
 
 
+def _not_leased(number: int) -> GpuRegion:
+    raise PeerError(f"region {number} is not memory on a GPU that the stub leases")
+
+
 class ResponseReader:
     """Decodes responses, whose tensors lie in one stub's response region.
 
@@ -48,9 +52,18 @@ class ResponseReader:
     """
 
     def __init__(
-        self, spec: ModelSpec, version: int, region: SharedRegion, release: Callable[[int, int], None]
+        self,
+        spec: ModelSpec,
+        version: int,
+        region: SharedRegion,
+        release: Callable[[int, int], None],
+        leased: Callable[[int], GpuRegion] = _not_leased,
     ) -> None:
-        """`release` is called with the slot of a response, and the size of its tensors, when it is released."""
+        """`release` is called with the slot of a response, and the size of its tensors, when it is released.
+
+        `leased` finds memory on a GPU, in which the stub writes, by its number. It raises PeerError.
+        """
+        self._leased = leased
         self._spec = spec
         self._version = version
         self._release = release
@@ -89,7 +102,9 @@ class ResponseReader:
             if kept is not None and kept[0] == tensors and job.client is None:
                 _, outputs, size = kept
             else:
-                outputs, size = self.outputs(tensors, job.client)
+                outputs, size = self.outputs(tensors, job.client, job.places)
+                if job.places and job.client is None:
+                    return self._with_gpus(job, outputs, size, slot, parameters)
                 if job.client is None and len(outputs) <= KEPT_OUTPUTS_MAX:
                     outputs = self._keep(slot, tensors, outputs, size)
         except (TypeError, ValueError) as exc:
@@ -105,6 +120,19 @@ class ResponseReader:
             self._regions,  # a keyword costs more than all other arguments
         )
 
+    def _with_gpus(self, job: Job, outputs: list[OutputTensor], size: int, slot: int, parameters: str) -> InferResponse:
+        """The response to a job whose outputs may lie elsewhere: those on a GPU have regions of their own."""
+        on_gpus = {output.place.memory for output in outputs if isinstance(output.place, OnGpu)}
+        return InferResponse(
+            self._spec.name,
+            self._version,
+            job.id,
+            outputs,
+            parse_parameters(parameters) if parameters else _NO_PARAMETERS,
+            partial(self._release, slot, size) if slot >= 0 else _nothing,
+            regions=(*self._regions, *on_gpus),
+        )
+
     def _keep(self, slot: int, tensors: list[Any], outputs: list[OutputTensor], size: int) -> list[OutputTensor]:
         """Keep these outputs, if they are not too many. Returns the same ones."""
         fields = 0
@@ -118,10 +146,15 @@ class ResponseReader:
         self._kept[slot] = tensors, kept, size
         return kept
 
-    def outputs(self, tensors: list[Any], client: ClientUse | None = None) -> tuple[list[OutputTensor], int]:
-        """The outputs that `tensors` describe, their data views of the region; and the views' size in bytes.
+    def outputs(
+        self,
+        tensors: list[Any],
+        client: ClientUse | None = None,
+        places: Mapping[str, OutputPlaceRef] | None = None,
+    ) -> tuple[list[OutputTensor], int]:
+        """The outputs that `tensors` describe, their data views of the region; and their size in bytes.
 
-        `client` says which of them may lie in a client's memory. Raises PeerError.
+        `client` says which of them may lie in a client's memory, `places` which of them on a GPU. Raises PeerError.
         """
         region = self._region
         limit = self._limit
@@ -130,10 +163,12 @@ class ResponseReader:
         total = 0
         try:
             for name, datatype, shape, offset, size, memory_kind, device_id in tensors:
+                place: OutputPlace | OnGpu | None = None
                 if memory_kind != MEMORY_CPU or device_id != 0:
-                    raise PeerError(f"output '{name}' lies in memory of kind {memory_kind!r}, device {device_id!r}")
-                place = None
-                if datatype not in BY_NAME or not 0 <= offset <= offset + size <= limit:
+                    place = self._on_gpu(places, name, offset, size, (memory_kind, device_id))
+                    if datatype not in BY_NAME or datatype == "BYTES":
+                        raise PeerError(f"output '{name}' lies on a GPU, and has the datatype {datatype!r}")
+                elif datatype not in BY_NAME or not 0 <= offset <= offset + size <= limit:
                     place = _place_of(client, name, offset, size)
                     if place is None or datatype not in BY_NAME:
                         raise PeerError(f"output '{name}' lies outside the response region, or has no datatype")
@@ -145,13 +180,28 @@ class ResponseReader:
                 if self._reshapes:
                     shape = client_shape(self._spec, name, shape)
                 if place is not None:
-                    outputs.append(OutputTensor(name, datatype, shape, b"", place=place))
+                    at, size = (offset, size) if type(place) is OnGpu else (0, 0)
+                    outputs.append(OutputTensor(name, datatype, shape, b"", at, place))
+                    total += size
                     continue
                 total += size
                 outputs.append(OutputTensor(name, datatype, shape, region[offset : offset + size], base + offset))
         except (TypeError, ValueError) as exc:
             raise PeerError("an output is not [name, datatype, shape, offset, size, memory kind, device]") from exc
         return outputs, total
+
+    def _on_gpu(
+        self, places: Mapping[str, OutputPlaceRef] | None, name: object, at: int, size: int, where: tuple[object, ...]
+    ) -> OnGpu:
+        """The place of an output on a GPU. Raises PeerError if it may not lie there."""
+        place = None if places is None or type(name) is not str else places.get(name)
+        if place is None or place[2:] != where or where[0] != MEMORY_GPU:
+            raise PeerError(f"output '{name}' lies in memory of kind {where[0]!r}, device {where[1]!r}")
+        number, offset = split(at)
+        region = self._leased(number)
+        if not 0 <= offset <= offset + size <= region.limit:
+            raise PeerError(f"output '{name}' lies outside its region on a GPU")
+        return OnGpu(region, size)
 
 
 class StateReader(ResponseReader):
@@ -161,9 +211,14 @@ class StateReader(ResponseReader):
     """
 
     def __init__(
-        self, spec: ModelSpec, version: int, region: SharedRegion, release: Callable[[int, int], None]
+        self,
+        spec: ModelSpec,
+        version: int,
+        region: SharedRegion,
+        release: Callable[[int, int], None],
+        leased: Callable[[int], GpuRegion] = _not_leased,
     ) -> None:
-        super().__init__(spec, version, region, release)
+        super().__init__(spec, version, region, release, leased)
         # The shapes of states are the model's, even where clients see an output of that name in another shape.
         self._states = ResponseReader(replace(spec, outputs={}), version, region, release)
 
@@ -240,6 +295,16 @@ def response_wire(response: InferResponse, hold: int, inline: bool = False) -> S
         at = bytes(data) if inline else tensor.address
         tensors.append((tensor.name, tensor.datatype, tensor.shape, at, len(data), MEMORY_CPU, 0))
     return OK, "", hold, tensors, orjson.dumps(response.parameters).decode() if response.parameters else ""
+
+
+def response_wire_on_gpus(response: InferResponse, hold: int) -> StatelessResponse:
+    """As `response_wire`, for a response with outputs that may lie on a GPU."""
+    code, text, hold, tensors, parameters = response_wire(response, hold)
+    for index, output in enumerate(response.outputs):
+        if isinstance(output.place, OnGpu):
+            place = output.place.byte_size, MEMORY_GPU, output.place.memory.gpu.ordinal
+            tensors[index] = (output.name, output.datatype, output.shape, output.address, *place)
+    return code, text, hold, tensors, parameters
 
 
 def error_wire(error: InferenceError) -> StatelessResponse:

@@ -9,10 +9,21 @@ from typing import Protocol
 
 from pyruntime.runtime.calls.model_call import Callee
 from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.regions import GpuRegion
+
+
+class GpuServer(Protocol):
+    """The memory on GPUs that processes share: see brokers/leases.py."""
+
+    async def lease(self, uuid: str, size: int, event: bytes) -> GpuRegion:
+        """A region in which a process writes tensors. Raises GpuError."""
 
 
 class ModelServer(Protocol):
     """The services of a server for its models. `owner` identifies one life of one stub."""
+
+    @property
+    def gpus(self) -> GpuServer: ...
 
     def find(self, name: str, version: int) -> Callee:
         """The model to call. Raises InferenceError if it does not serve."""

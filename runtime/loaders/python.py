@@ -107,6 +107,7 @@ class PythonLoader:
         spec = await _with_placed_states(spec, memory)
         model = self._factory.version(spec, version, memory, memory_usage=lambda: _reported(model.instances))
         instances = self._instances(draft, model, spec, draft.processes, location, environment)
+        model.share_gpu()
         limit(self._factory.grants, model, instances, [each.instance for each in draft.processes], undo)
         await _start(instances, connections, undo)
         return model, instances
@@ -234,6 +235,7 @@ class PythonLoader:
                 process.signature,
                 grants is not None and bool(instance.needs),
                 sight.variables,
+                instance.device_id if instance.kind == "GPU" else None,
             )
             instances.append(PythonInstance(plan, model.scheduler, self._tasks))
         return instances

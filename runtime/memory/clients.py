@@ -67,7 +67,7 @@ class ClientMemory:
         self._allowed = allowed
         self._strings_bytes_max = strings_bytes_max
         self._rows: dict[str, Row] = {}
-        self._brokers = brokers or Brokers()
+        self.brokers = brokers or Brokers()
         self._cuda: dict[str, CudaRegion] = {}
         # The names of regions that are being opened, and of those that leave when no request uses them.
         self._opening: set[str] = set()
@@ -142,7 +142,7 @@ class ClientMemory:
 
     async def _open_cuda(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
         try:
-            region = await open_cuda_region(self._brokers, name, raw_handle, device_id, byte_size, self._cuda_unused)
+            region = await open_cuda_region(self.brokers, name, raw_handle, device_id, byte_size, self._cuda_unused)
             self._cuda[name] = region
         finally:
             self._opening.discard(name)
@@ -167,7 +167,7 @@ class ClientMemory:
 
     async def close(self) -> None:
         """End the brokers of GPUs."""
-        await self._brokers.close()
+        await self.brokers.close()
 
     def _cuda_unused(self, region: CudaRegion) -> None:
         """The last request that used this region has ended."""

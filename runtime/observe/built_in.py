@@ -193,6 +193,10 @@ COPIED_BYTES = _counter(
     "pyruntime_ensemble_copied_bytes_total",
     "Bytes of tensors between the steps of an ensemble that had to be copied, because only the server could read them",
 )
+GPU_POOL = _gauge(
+    "pyruntime_gpu_pool_bytes",
+    "Memory of a GPU for tensors between models: leased by models, or kept for them, in bytes",
+)
 CONNECTIONS = _gauge("pyruntime_connections", "Number of open connections of clients")
 IN_FLIGHT = _gauge("pyruntime_requests_in_flight", "Number of requests of clients that are not answered yet")
 PENDING_BYTES = _gauge(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from pyruntime.runtime.regions import ClientRegion, SharedRegion
+from pyruntime.runtime.regions import ClientRegion, GpuRegion, SharedRegion
 from pyruntime.utils.errors import Code, InferenceError
 
 # What is derived from the outputs of one kind of response: an ensemble derives something for each step that reads them.
@@ -68,6 +68,10 @@ class OutputPlace:
 class GpuMemory(Protocol):
     """Memory of a client on a GPU: see memory/cuda_regions.py. Both copies raise InferenceError."""
 
+    number: int
+    handle: bytes
+    device_id: int
+
     async def read(self, at: int, size: int, region: SharedRegion, offset: int) -> None: ...
 
     async def write(self, at: int, size: int, region: SharedRegion, offset: int) -> None: ...
@@ -100,13 +104,22 @@ class GpuPlace:
         return replace(self, byte_size=size)
 
 
+@dataclass(frozen=True, slots=True)
+class OnGpu:
+    """Where a tensor of a model lies that stays on its GPU, for other models or for the memory of a client there."""
+
+    memory: GpuRegion
+    byte_size: int
+
+
 @dataclass(slots=True)
 class InputTensor:
     """One input: `data` is its contents in C order (BYTES in the four-byte-length form).
 
     `offset` says where the contents lie in the model's request region, in bytes, or is their address in another region;
     -1 while they lie elsewhere. With `client` they lie in a client's memory, and `data` is empty; so it is while they
-    lie on a `gpu`, from where they are copied before the request is checked. `strings` is how many elements BYTES have,
+    lie on a `gpu`: in memory of a client, from where they are copied before the request is checked, or of a model.
+    `strings` is how many elements BYTES have,
     -1 while they are not counted.
     """
 
@@ -117,11 +130,13 @@ class InputTensor:
     offset: int = -1
     client: ClientContents | None = None
     strings: int = field(default=-1, compare=False)
-    gpu: GpuContents | None = None
+    gpu: GpuContents | OnGpu | None = None
 
     @property
     def byte_size(self) -> int:
         """The size of the contents, in bytes."""
+        if isinstance(self.gpu, OnGpu):
+            return self.gpu.byte_size
         return len(self.data) if self.client is None else self.client.size
 
 
@@ -130,8 +145,7 @@ class OutputTensor:
     """One output: `data` is a view of the instance's response region, valid until the response is released.
 
     `address` is the address of the view for other stubs: see utils/addresses.py. It is 0 for private memory of the
-    host. With `place` the client finds the
-    output in its own memory, and `data` is empty.
+    host. With `place` the output lies in memory of the client, or on a GPU, and `data` is empty.
     """
 
     name: str
@@ -139,7 +153,7 @@ class OutputTensor:
     shape: list[int]
     data: memoryview | bytes
     address: int = 0
-    place: OutputPlace | GpuPlace | None = None
+    place: OutputPlace | GpuPlace | OnGpu | None = None
 
     @property
     def byte_size(self) -> int:
@@ -236,7 +250,7 @@ class InferResponse:
     parameters: dict[str, Parameter] = field(default_factory=dict)
     release: Callable[[], None] = _nothing_to_release
     take: Callable[[], None] = _nothing_to_release
-    regions: Sequence[SharedRegion] = ()
+    regions: Sequence[SharedRegion | GpuRegion] = ()
 
 
 def keep_open(response: InferResponse) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from pyruntime.runtime.regions import ClientRegion, GrantedRegion, SharedRegion
+from pyruntime.runtime.regions import ClientRegion, GpuRegion, GrantedRegion, SharedRegion
 from pyruntime.runtime.requests.types import InferResponse, OutputPlace
 from pyruntime.runtime.tracing.sampling import Sampler
 from pyruntime.utils.addresses import split
@@ -264,6 +264,8 @@ class Trace:
         kept = min(size, TENSOR_BYTES_MAX, tree.bytes_left)
         if isinstance(place, ClientRegion):
             data = place.read(offset, kept)
+        elif isinstance(place, GpuRegion):
+            data = b""  # not worth a copy from there
         else:
             view = memoryview(place) if isinstance(place, (bytes, memoryview)) else place.view
             data = bytes(view[offset : offset + kept])

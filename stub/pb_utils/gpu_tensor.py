@@ -11,7 +11,7 @@ Another framework gets the memory itself. It says on which stream it reads, whic
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -25,8 +25,20 @@ if TYPE_CHECKING:
     from pyruntime.stub.pb_utils.dlpack import ImportedTensor
 
 
+class OnGpu(NamedTuple):
+    """The place of contents that other processes can open: an address, and the number of the server for the GPU."""
+
+    address: int
+    device: int
+
+
 class GpuContents:
-    """Contents on a GPU, in place of an array where a response or a request is written."""
+    """Contents on a GPU, in place of an array where a response or a request is written.
+
+    `place` is None if no other process can open them.
+    """
+
+    place: Optional[OnGpu] = None
 
     def __init__(self, name: str, imported: ImportedTensor) -> None:
         """`name` is that of the tensor."""
@@ -62,6 +74,11 @@ class GpuContents:
         except GpuError as exc:
             raise self._failure(exc) from exc
 
+    def copy_on_gpu(self, target: int) -> None:
+        """Copy the contents to other memory of their GPU. Raises GpuError and TritonModelException."""
+        self.settle()
+        gpu_of(self.gpu).copy(target, self.pointer, self.nbytes)
+
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any:
         array = np.empty(self.shape, self.dtype)
         self.copy_to(array.reshape(-1).view(np.uint8))
@@ -80,15 +97,20 @@ class GpuContents:
 class GpuTensor(Tensor):
     """See the module."""
 
-    __slots__ = ("_on_gpu",)
+    __slots__ = ()
 
     def __init__(self, name: str, imported: ImportedTensor) -> None:
         self._name = name
         self._datatype = imported.datatype
         self._shape = list(imported.shape)
-        self._array = None
         self._region = None
-        self._on_gpu = GpuContents(name, imported)
+        # In place of an array: who looks whether the model keeps it need not know the difference.
+        self._array = GpuContents(name, imported)
+
+    @property
+    def _on_gpu(self) -> GpuContents:
+        assert isinstance(self._array, GpuContents)  # since it was made
+        return self._array
 
     def is_cpu(self) -> bool:
         """See Tensor."""

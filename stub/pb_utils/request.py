@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Literal, Optional, Sequence, Set, Tuple, Union, cast, overload
 
 from pyruntime.stub import host
-from pyruntime.stub.client_memory import ClientMemory, ClientOutputs
+from pyruntime.stub.client_memory import ClientMemory, ClientOutputs, GpuOutputs
 from pyruntime.stub.pb_utils.arguments import INT64, UINT32, UINT64, as_bool, as_integer, as_text
 from pyruntime.stub.pb_utils.errors import TritonError, TritonModelException
 from pyruntime.stub.pb_utils.functions import TRITONSERVER_REQUEST_RELEASE_ALL
@@ -20,7 +20,7 @@ from pyruntime.stub.pb_utils.placement import InferenceTrace, PreferredMemory
 from pyruntime.stub.pb_utils.response import InferenceResponse, check_parameters
 from pyruntime.stub.pb_utils.sender import InferenceResponseSender
 from pyruntime.stub.pb_utils.tensor import Tensor
-from pyruntime.utils.request_codec import encode_request
+from pyruntime.utils.request_codec import MEMORY_GPU, encode_request
 
 if TYPE_CHECKING:
     from pyruntime.stub.memory import Regions, Source
@@ -164,14 +164,17 @@ class InferenceRequest:
         request._requested_outputs = outputs
         request._outputs = all_outputs if outputs is None else set(outputs)
         if places is not None:
-            request._use_client_memory(places)
+            request._use_places(places)
         request._inputs = request._stream = None
         request._answered = False
         request._serial = serial
         request._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
         return request
 
-    def _use_client_memory(self, places: Dict[str, OutputPlaceRef]) -> None:
+    def _use_places(self, places: Dict[str, OutputPlaceRef]) -> None:
+        if any(kind == MEMORY_GPU for _, _, kind, _ in places.values()):
+            self._outputs = GpuOutputs(self._outputs, places, cast("Regions", self._region))
+            return
         memory = ClientMemory(cast("Regions", self._region), places, self._tensors)
         memory.belong(self)
         self._region = memory

@@ -41,6 +41,7 @@ from pyruntime.utils.messages import (
     Load,
     LoadFailed,
     Log,
+    MapGpu,
     Measure,
     Ready,
     Release,
@@ -89,6 +90,7 @@ SAMPLES = {
     CheckReady: CheckReady(),
     IsReady: IsReady(False, "why"),
     DropSequences: DropSequences([1, "two"]),
+    MapGpu: MapGpu(7, "GPU-1", b"h" * 64, b"e" * 64, 1 << 23),
 }
 # Messages that lead a new conversation to each state.
 PATHS = {
@@ -101,7 +103,7 @@ PATHS = {
     State.CLOSED: [Hello, Load, Ready, Stop, Stopped],
 }
 FROM_HOST = {
-    AutoComplete, Load, Infer, Release, Stop, Credit, Answer, Unread, Unmap, Reply, CheckReady,
+    AutoComplete, Load, Infer, Release, Stop, Credit, Answer, Unread, MapGpu, Unmap, Reply, CheckReady,
     DropSequences,
 }  # fmt: skip
 

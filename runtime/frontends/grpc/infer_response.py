@@ -12,7 +12,7 @@ passed on without a copy. The sender of the parts releases the response afterwar
 from __future__ import annotations
 
 from pyruntime.runtime.frontends.grpc.schema import ModelInferResponse, ModelStreamInferResponse
-from pyruntime.runtime.requests.types import InferResponse, OutputTensor, Parameter
+from pyruntime.runtime.requests.types import InferResponse, OnGpu, OutputTensor, Parameter
 from pyruntime.utils.errors import InferenceError
 
 Parts = list[bytes | memoryview]
@@ -154,6 +154,7 @@ def _add_output(message: ModelInferResponse, output: OutputTensor) -> None:
     entry = message.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
     place = output.place
     if place is not None:
+        assert not isinstance(place, OnGpu)  # no client has access to that
         entry.parameters["shared_memory_region"].string_param = place.region
         entry.parameters["shared_memory_byte_size"].int64_param = place.byte_size
         if place.offset:

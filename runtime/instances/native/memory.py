@@ -42,6 +42,7 @@ def resolved(job: Job, memory: RequestMemory, base: int) -> list[TensorRef]:
             if isinstance(region, ClientRegion):
                 at = _copied(job, memory, region, split(at)[1], size)
             else:
+                assert isinstance(region, SharedRegion)  # what lay on a GPU was copied before
                 at = base_of(region) + split(at)[1] - base
         tensors.append((name, datatype, shape, at, size, memory_kind, device_id))
     return tensors

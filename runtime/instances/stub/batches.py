@@ -93,7 +93,7 @@ class StubBatches(InflightBatches[InflightBatch]):
         self._calls = calls
         has_states = spec.sequence_batching is not None and spec.sequence_batching.states
         reader = StateReader if has_states else ResponseReader
-        self._reader = reader(spec, instance_spec.version, connection.responses, connection.release)
+        self._reader = reader(spec, instance_spec.version, connection.responses, connection.release, connection.leased)
         self._streams = Streams(connection, instance_spec.statistics, spec.decoupled)
         # Request memory that the model keeps, by the serial of the request.
         self._retained: dict[int, list[Slot]] = {}

@@ -8,10 +8,12 @@ granted the regions of responses, and notified when the inputs of its calls are 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from pyruntime.runtime.calls.call_request import CallRequest, read_call
+from pyruntime.runtime.calls.gpu_inputs import allocate, fetch, lie_elsewhere
 from pyruntime.runtime.calls.model_call import (
     CALLS_MAX,
     Callee,
@@ -24,7 +26,7 @@ from pyruntime.runtime.calls.model_call import (
 from pyruntime.runtime.calls.tensors import CallInputs, HeldResponse, LeftMemory
 from pyruntime.runtime.execution.deadlock import Waiting
 from pyruntime.runtime.execution.job import Respond
-from pyruntime.runtime.instances.codec import error_wire, response_wire
+from pyruntime.runtime.instances.codec import error_wire, response_wire, response_wire_on_gpus
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.regions import GrantedRegion
@@ -43,22 +45,53 @@ from pyruntime.utils.messages import (
     StatelessResponse,
     Unread,
 )
+from pyruntime.utils.request_codec import OutputPlaceRef
 
 
 class _OpenCall(ModelCall):
     """A call without its last response. `waiting` is the number of the batch that waits for it, 0 for none."""
 
-    __slots__ = ("end_wait", "takes", "waiting")
+    __slots__ = ("_is_fetching", "_is_free", "end_wait", "request", "takes", "waiting")
 
     def __init__(
         self, plan: StubInstanceSpec, request: CallRequest, slots: list[Slot], respond: Respond, waiting: int
     ) -> None:
         super().__init__(plan.server, request, slots, respond)
+        self.request = request
         self.waiting = waiting
+        self._is_fetching = self._is_free = False
         # Ends the wait for a callee that is being loaded.
         self.end_wait: Callable[[], object] = _nothing
         # The functions to call when the model takes its next responses, one each.
         self.takes: list[Callable[[], None]] = []
+
+    def keep_on_gpu(self, places: dict[str, OutputPlaceRef] | None) -> None:
+        """Let outputs stay on a GPU."""
+        self._request = self.request = self.request._replace(places=places)
+
+    async def fetch(self, callee: Callee) -> None:
+        """Copy inputs on GPUs to memory that the callee reads. Raises InferenceError; the caller frees the call then.
+
+        The inputs stay until it is done.
+        """
+        slot = allocate(self.request, callee)
+        self._slots.append(slot)
+        self._is_fetching = True
+        callee.expect()
+        try:
+            self._request = self.request = await fetch(self.request, callee, slot)
+        finally:
+            callee.arrived()
+            self._is_fetching = False
+            if self._is_free:
+                self.free()
+
+    def free(self) -> None:
+        """See ModelCall."""
+        if self._is_fetching:
+            self._is_free = True
+        else:
+            super().free()
 
     def cancel(self) -> None:
         """See ModelCall. Its remaining responses count as taken, so that their sender does not wait."""
@@ -75,9 +108,11 @@ def _nothing() -> None:
 class Calls:
     """See the module."""
 
-    def __init__(self, plan: StubInstanceSpec, connection: StubConnection) -> None:
+    def __init__(self, plan: StubInstanceSpec, connection: StubConnection, tasks: asyncio.TaskGroup) -> None:
+        """`tasks` run what calls wait for."""
         self._plan = plan
         self._connection = connection
+        self._tasks = tasks
         self._open: dict[int, _OpenCall] = {}
         self._holds: dict[int, HeldResponse] = {}
         self._last_hold = 0
@@ -190,6 +225,24 @@ class Calls:
         if callee.spec.decoupled and not message.decoupled:
             self._refuse(call, message, is_decoupled(message.model))
             return
+        if self._plan.gpu is not None and callee.gpu == self._plan.gpu:
+            call.keep_on_gpu(callee.places_on_gpu)
+        if call.request.regions and lie_elsewhere(call.request, callee):
+            fetching = self._start_fetched(call, message, callee)
+            self._tasks.create_task(fetching, name="copy inputs of a call from a GPU")
+        else:
+            self._start_here(call, message, callee)
+
+    async def _start_fetched(self, call: _OpenCall, message: Call, callee: Callee) -> None:
+        try:
+            await call.fetch(callee)
+        except InferenceError as exc:
+            self._refuse(call, message, call_failure(message.model, exc.message))
+            return
+        self._start_here(call, message, callee)
+
+    def _start_here(self, call: _OpenCall, message: Call, callee: Callee) -> None:
+        """Start a call whose inputs lie where the callee reads them."""
         try:
             call.start(callee)
         except InferenceError as exc:
@@ -225,10 +278,10 @@ class Calls:
             size = 0
             for output in outcome.outputs:
                 size += len(output.data)
-            if size <= INLINE_BYTES_MAX:
+            if size <= INLINE_BYTES_MAX and call.request.places is None:
                 response, take = response_wire(outcome, NO_SLOT, inline=True), outcome.release
             else:
-                response, take = self._hold(outcome, call.callee)
+                response, take = self._hold(outcome, call.callee, call.request.places is not None)
         elif outcome is not None:
             response = error_wire(outcome)
         told: list[Message] = []
@@ -249,10 +302,13 @@ class Calls:
             failure = InferenceError(f"a response of the model that was called cannot be sent: {exc}")
             self._connection.send(*told, Answer(number, error_wire(failure), final))
 
-    def _hold(self, response: InferResponse, callee: Callee) -> tuple[StatelessResponse, Callable[[], None]]:
+    def _hold(
+        self, response: InferResponse, callee: Callee, on_gpus: bool
+    ) -> tuple[StatelessResponse, Callable[[], None]]:
         """A large response as the stub reads it, and the function to call when the model takes it.
 
-        It is held until the stub drops it. The message of a small one has its contents instead.
+        It is held until the stub drops it. The message of a small one has its contents instead. With `on_gpus` outputs
+        may lie there.
         """
         try:
             held = HeldResponse(response, callee.memory)
@@ -266,7 +322,8 @@ class Calls:
             return error_wire(InferenceError(str(exc))), _nothing
         self._last_hold = hold = self._last_hold + 1
         self._holds[hold] = held
-        return response_wire(held.response, hold), held.response.take
+        wire = response_wire_on_gpus if on_gpus else response_wire
+        return wire(held.response, hold), held.response.take
 
     def _end_reading(self, number: int, regions: Sequence[GrantedRegion]) -> None:
         """The inputs of a call, which lie in these regions, are no longer read."""

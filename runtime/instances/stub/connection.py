@@ -23,7 +23,7 @@ from pyruntime.runtime.instances.stub.output import OutputReader
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.model_log import ModelLog
-from pyruntime.runtime.regions import GrantedRegion, SharedRegion, create_region
+from pyruntime.runtime.regions import GpuRegion, GrantedRegion, SharedRegion, create_region
 from pyruntime.utils.channel import HostChannel, State
 from pyruntime.utils.errors import Code, LaunchError, LoadError, LocalError, PeerError
 from pyruntime.utils.messages import (
@@ -38,6 +38,7 @@ from pyruntime.utils.messages import (
     Load,
     LoadFailed,
     Log,
+    MapGpu,
     Message,
     Ready,
     Release,
@@ -101,6 +102,9 @@ class StubConnection(asyncio.Protocol):
         self._released_bytes = 0
         self._credits: dict[int, tuple[int, int]] = {}
         self._granted: dict[int, GrantedRegion] = {}
+        # Memory on GPUs that the stub leases, and such that it has not closed yet.
+        self._leased: dict[int, GpuRegion] = {}
+        self._closing: dict[int, GpuRegion] = {}
         self._grants: socket.socket | None = None
         # A duplicate of the transport's socket: to write at once, and to read what has arrived after the transport is
         # closed.
@@ -265,20 +269,30 @@ class StubConnection(asyncio.Protocol):
         if not self._closed:
             self.responses.set_flag(serial, value)
 
-    def region(self, number: int) -> SharedRegion:
+    def region(self, number: int) -> SharedRegion | GpuRegion:
         """The region that the stub knows by this number, 0 for its own. Raises PeerError if it knows none."""
         if number == 0:
             return self.responses
         if number == self._requests.number:
             return self._requests
         region = self._granted.get(number)
-        if not isinstance(region, SharedRegion):  # a stub must not pass on a client's memory
+        if not isinstance(region, (SharedRegion, GpuRegion)):  # a stub must not pass on a client's memory
             raise PeerError(f"there is no region {number}, or it is none of the stub's business")
+        return region
+
+    def leased(self, number: int) -> GpuRegion:
+        """The memory on a GPU in which the stub writes its tensors, by its number. Raises PeerError."""
+        region = self._leased.get(number)
+        if region is None:
+            raise PeerError(f"region {number} is not memory on a GPU that the stub leases")
         return region
 
     def grant(self, region: GrantedRegion) -> None:
         """Grant the stub a region, if it does not have it, before it reads there. Raises LocalError if that fails."""
         if region is self._requests or region.number in self._granted or self._grants is None:
+            return
+        if isinstance(region, GpuRegion):
+            self._grant_on_gpu(region)
             return
         try:
             socket.send_fds(self._grants, [region.number.to_bytes(GRANT_BYTES, "little")], [region.fileno()])
@@ -289,8 +303,48 @@ class StubConnection(asyncio.Protocol):
 
     def revoke(self, region: GrantedRegion) -> None:
         """See memory.regions.Holder."""
-        if self._granted.pop(region.number, None) is not None and self.is_listening:
+        if self._granted.pop(region.number, None) is None:
+            return
+        if isinstance(region, GpuRegion):
+            self._closing[region.number] = region
+        if self.is_listening:
             self.send(Unmap([region.number]))
+
+    # Memory on GPUs. The methods that take a number raise PeerError.
+
+    def lease(self, region: GpuRegion) -> None:
+        """The stub writes to this memory from now on, until `give_back` or its end."""
+        if self._closed:
+            region.close()
+            return
+        self._leased[region.number] = region
+        self._granted[region.number] = region
+        region.holders.add(self)
+
+    def give_back(self, number: object) -> None:
+        """The stub has closed memory that it leases, and keeps no tensors there."""
+        region = self._leased.pop(number, None) if type(number) is int else None
+        if region is None:
+            raise PeerError(f"region {number!r} on a GPU is given back and was not leased")
+        if self._granted.pop(region.number, None) is not None:
+            region.left(self)
+        region.close()
+
+    def closed(self, number: object) -> None:
+        """The stub has closed memory after an Unmap."""
+        region = self._closing.pop(number, None) if type(number) is int else None
+        if region is None:
+            raise PeerError(f"region {number!r} on a GPU is closed and was not to be closed")
+        region.left(self)
+
+    def _grant_on_gpu(self, region: GpuRegion) -> None:
+        if region.loss:
+            raise LocalError(region.loss)
+        if not self.is_listening:
+            return
+        self._granted[region.number] = region
+        region.holders.add(self)
+        self.send(MapGpu(region.number, region.gpu.uuid, region.handle, region.event, region.limit))
 
     def check_ready(self) -> None:
         """Ask the model's is_ready. The stub must serve."""
@@ -410,9 +464,16 @@ class StubConnection(asyncio.Protocol):
         if self._grants is not None:
             self._grants.close()
             self._grants = None
-        for region in self._granted.values():
-            region.holders.discard(self)
-        self._granted.clear()
+        granted, self._granted = self._granted, {}
+        for region in (*granted.values(), *self._closing.values()):
+            if isinstance(region, GpuRegion):
+                region.left(self)
+            else:
+                region.holders.discard(self)
+        for lease in self._leased.values():
+            lease.close()
+        self._leased.clear()
+        self._closing.clear()
         self.responses.close()
 
     def send(self, *messages: Message) -> None:

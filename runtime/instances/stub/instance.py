@@ -25,6 +25,7 @@ from pyruntime.runtime.execution.executor import (
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.calls import Calls
 from pyruntime.runtime.instances.stub.connection import Handlers, StubConnection
+from pyruntime.runtime.instances.stub.gpu_memory import StubGpuMemory
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub.readiness import Readiness
 from pyruntime.runtime.instances.stub.supervisor import (
@@ -185,7 +186,7 @@ class PythonInstance:
     def _take(self, connection: StubConnection) -> None:
         """Begin a life of the stub."""
         instance_spec = self._spec
-        calls = Calls(instance_spec, connection)
+        calls = Calls(instance_spec, connection, self._tasks)
         batches = StubBatches(instance_spec, connection, self._owner, calls)
         environment = instance_spec.environment
         debugged = isinstance(environment, Environment) and environment.at_terminal
@@ -201,6 +202,7 @@ class PythonInstance:
     ) -> Handlers:
         """The handlers of the messages from a serving stub."""
         server = self._spec.server
+        gpu_memory = StubGpuMemory(server, connection, self._tasks, partial(_reply, connection))
 
         def call(message: Call) -> None:
             if message.waiting:
@@ -211,6 +213,9 @@ class PythonInstance:
         def ask(message: Ask) -> None:
             if message.method == REPORT_MEMORY:
                 self.memory_usage = _read_usage(message.arguments)
+                return
+            if message.method in gpu_memory.handlers:
+                gpu_memory.handlers[message.method](message)
                 return
             loading = "" if connection.is_serving else self._spec.spec.name
             reply = partial(_reply, connection, message.question)

@@ -22,7 +22,7 @@ class StubInstanceSpec:
     `concurrency` is how many threads of the process execute; `environment` is the Python that the model wants instead
     of the host's; `warm_up` is what it does before it is ready, in each life of its process. With `is_limited` it
     executes only when it is granted resources. `variables` are environment variables of its process, on top of those of
-    its Python.
+    its Python. `gpu` is the number of the GPU that it is on.
     """
 
     name: str
@@ -40,3 +40,4 @@ class StubInstanceSpec:
     signature: Hashable = ()
     is_limited: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
+    gpu: int | None = None

@@ -59,6 +59,7 @@ class Model:
     version = 1
     memory = None
     is_ready = True
+    gpu = reads_gpu = places_on_gpu = None
 
     def __init__(self, world, node, spec, region):
         self.world = world

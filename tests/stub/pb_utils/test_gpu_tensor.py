@@ -54,7 +54,7 @@ def machine(tmp_path, monkeypatch):
     path = tmp_path / "gpus.json"
     monkeypatch.setenv(STAND_IN, str(path))
     monkeypatch.delenv(VISIBLE, raising=False)
-    monkeypatch.setattr(gpus, "_gpus", {})
+    monkeypatch.setattr(gpus, "opened", {})
 
     def write(**faults):
         path.write_text(json.dumps({"gpus": [{"uuid": "GPU-1"}, {"uuid": "GPU-2"}], "faults": faults}))

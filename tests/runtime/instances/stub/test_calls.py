@@ -229,7 +229,7 @@ class Bench:
         self.server.models["other"] = self.callee
         self.caller = Instance("m")
         plan = StubInstanceSpec("m_0", spec_of("m"), 1, {}, {}, None, 1 << 20, ModelStatistics(), self.server)
-        self.calls = Calls(plan, self.connection)
+        self.calls = Calls(plan, self.connection, asyncio.TaskGroup())
         self.released = []
 
     def call(self, *tensors, number=1, decoupled=False, waiting=0, model="other"):
@@ -889,7 +889,9 @@ class Life:
     def __init__(self, spec, memory, model):
         self.stub = Stub(self.name, memory.region)
         plan = StubInstanceSpec(self.name, spec, 1, {}, {}, memory, 1 << 20, model.statistics, None)
-        self.batches = StubBatches(plan, self.stub.connection, model.scheduler, Calls(plan, self.stub.connection))
+        self.batches = StubBatches(
+            plan, self.stub.connection, model.scheduler, Calls(plan, self.stub.connection, asyncio.TaskGroup())
+        )
         handlers = {
             Result: self.batches.answered,
             Failed: self.batches.answered,
@@ -920,7 +922,7 @@ class Pair:
         self.caller = Stub("m_0", self.requests)
         server = Server()
         plan = StubInstanceSpec("m_0", spec_of("m"), 1, {}, {}, None, 1 << 20, ModelStatistics(), server)
-        self.calls = Calls(plan, self.caller.connection)
+        self.calls = Calls(plan, self.caller.connection, asyncio.TaskGroup())
         handlers = {
             Call: self.calls.call, CancelCall: self.calls.cancel, Consumed: self.calls.took,
             ReleaseHold: self.calls.drop,

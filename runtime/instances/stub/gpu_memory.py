@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What one stub asks about memory on GPUs that processes share: see brokers/leases.py and stub/gpu_memory.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from pyruntime.runtime.instances.model_server import ModelServer
+from pyruntime.runtime.instances.stub.connection import StubConnection
+from pyruntime.utils.errors import Code, PeerError
+from pyruntime.utils.gpu.driver import GpuError, GpuMemoryError
+from pyruntime.utils.messages import CLOSED_GPU, LEASE_GPU, OK, RETURN_GPU, Ask
+
+# The chunks that one stub may lease at a time: each is a message, and is looked at for each tensor.
+LEASES_MAX = 256
+
+
+class StubGpuMemory:
+    """See the module. `handlers` are those of its questions, by the method; they raise PeerError."""
+
+    def __init__(
+        self,
+        server: ModelServer,
+        connection: StubConnection,
+        tasks: asyncio.TaskGroup,
+        reply: Callable[[int, int, object], None],
+    ) -> None:
+        """`reply` is called with the fields of a Reply."""
+        self._server = server
+        self._connection = connection
+        self._tasks = tasks
+        self._reply = reply
+        self._count = 0
+        self.handlers: dict[str, Callable[[Ask], None]] = {
+            LEASE_GPU: self._lease,
+            RETURN_GPU: self._give_back,
+            CLOSED_GPU: self._closed,
+        }
+
+    def _lease(self, message: Ask) -> None:
+        match message.arguments:
+            case [str() as uuid, int() as size, bytes() as event]:
+                lease = self._lease_soon(message.question, uuid, size, event)
+                self._tasks.create_task(lease, name="lease memory on a GPU")
+            case _:
+                raise PeerError("memory on a GPU is asked for without a UUID, a size and an event")
+
+    async def _lease_soon(self, question: int, uuid: str, size: int, event: bytes) -> None:
+        try:
+            if self._count >= LEASES_MAX:
+                raise GpuMemoryError("too many leases", "lease", f"the model leases {LEASES_MAX} chunks already")
+            self._count += 1
+            try:
+                region = await self._server.gpus.lease(uuid, size, event)
+            except BaseException:
+                self._count -= 1
+                raise
+        except GpuError as exc:
+            self._reply(question, int(Code.UNAVAILABLE), exc.explanation)
+            return
+        self._connection.lease(region)
+        self._reply(question, OK, [region.number, region.gpu.ordinal, region.handle, region.limit])
+
+    def _give_back(self, message: Ask) -> None:
+        self._connection.give_back(_number(message.arguments))
+        self._count -= 1
+
+    def _closed(self, message: Ask) -> None:
+        self._connection.closed(_number(message.arguments))
+
+
+def _number(arguments: Sequence[object]) -> object:
+    """The only argument. Raises PeerError."""
+    if len(arguments) != 1:
+        raise PeerError("memory on a GPU is named without its number")
+    return arguments[0]

@@ -1,0 +1,291 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Memory on GPUs that processes share: this process writes its tensors there, and reads those of others.
+
+The memory belongs to the broker of the GPU. This process leases chunks of it and allocates in them, as it does in its
+response region: one copy on the GPU, and no message, for each tensor. Other processes open a chunk once, when they
+first use it.
+
+Copies are only ordered (see utils/gpu/driver.py). So each process has an event on each GPU that it records behind its
+copies, and others wait for it before theirs.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+
+from pyruntime.stub.gpus import gpu_of, ordinal_of
+from pyruntime.stub.logs import LOGGER
+from pyruntime.stub.pb_utils.errors import TritonModelException
+from pyruntime.stub.pb_utils.gpu_tensor import GpuContents, OnGpu
+from pyruntime.utils.addresses import address, split
+from pyruntime.utils.arena import Arena, Backing, slot_bytes
+from pyruntime.utils.errors import LocalError, OutOfMemoryError
+from pyruntime.utils.gpu.driver import GpuError
+from pyruntime.utils.messages import CLOSED_GPU, LEASE_GPU, RETURN_GPU, MapGpu
+
+
+class Chunk:
+    """Memory on the GPU `gpu`, by its number in this process. Without a `pointer` it is closed."""
+
+    def __init__(self, number: int, gpu: int, pointer: int, event: Optional[int]) -> None:
+        """Behind `event` come the copies of the process that writes there; None if none is needed."""
+        self.number = number
+        self.gpu = gpu
+        self.pointer: Optional[int] = pointer
+        self.event = event
+
+    def at(self, offset: int) -> int:
+        """The pointer to a tensor. Raises TritonModelException if the memory is gone."""
+        if self.pointer is None:
+            raise TritonModelException(f"the tensor is gone: the broker of GPU {self.gpu} was lost")
+        return self.pointer + offset
+
+    def order(self) -> None:
+        """Have later copies of this process come behind those of the writer. Raises GpuError."""
+        if self.event is not None:
+            gpu_of(self.gpu).wait(self.event)
+
+    def complete(self) -> None:
+        """Return when the copies of the writer are complete. Raises GpuError."""
+        if self.event is not None:
+            gpu_of(self.gpu).synchronize(self.event)
+
+    def close(self) -> None:
+        """Close the memory of another process."""
+        pointer, self.pointer = self.pointer, None
+        if pointer is not None:
+            gpu_of(self.gpu).close(pointer)
+
+
+class _Addresses(Backing):
+    """A chunk as an arena sees it: all of it exists."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def check(self, size: int) -> None:
+        """See Backing."""
+
+    def commit(self, offset: int, size: int) -> None:
+        """See Backing."""
+
+    def decommit(self, offset: int, size: int) -> None:
+        """See Backing."""
+
+
+class _Lease:
+    """A chunk in which this process allocates."""
+
+    def __init__(self, chunk: Chunk, device: int, size: int) -> None:
+        self.chunk = chunk
+        self.device = device
+        self._size = size
+        self._empty()
+
+    def _empty(self) -> None:
+        self._arena = Arena(_Addresses(self._size), self._size)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no tensor lies there."""
+        return not self._arena.live
+
+    def allocate(self, size: int) -> Optional[int]:
+        """The offset of a slot, None if there is no room."""
+        try:
+            return self._arena.allocate(size)
+        except OutOfMemoryError:
+            if not self.is_empty or size > self._size:
+                return None
+        self._empty()  # its free slots have other sizes
+        try:
+            return self._arena.allocate(size)
+        except OutOfMemoryError:
+            return None
+
+    def free(self, offset: int) -> None:
+        """Free a slot."""
+        self._arena.free(offset)
+
+
+class GpuMemory:
+    """See the module. `ask` and `tell` are those of stub/host.py. Thread-safe."""
+
+    def __init__(self, ask: Callable[[str, List[Any]], Any], tell: Callable[[str, List[Any]], None]) -> None:
+        self._ask = ask
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._announced: Dict[int, MapGpu] = {}
+        self._chunks: Dict[int, Chunk] = {}
+        self._leases: Dict[int, _Lease] = {}
+        # The event behind the copies of this process, by the number of the GPU in this process.
+        self._events: Dict[int, int] = {}
+        self._has_warned = False
+
+    # Tensors of other processes.
+
+    def announce(self, message: MapGpu) -> None:
+        """A region that later messages may refer to. It is opened when a tensor there is first used."""
+        with self._lock:
+            self._announced[message.number] = message
+
+    def find(self, at: int) -> Tuple[Chunk, int]:
+        """The chunk of an address, and the offset there. Raises GpuError if it cannot be opened."""
+        number, offset = split(at)
+        with self._lock:
+            chunk = self._chunks.get(number)
+            if chunk is None:
+                chunk = self._chunks[number] = _open(self._announced[number])
+        return chunk, offset
+
+    def unmap(self, number: int) -> bool:
+        """Close a region to which no later message refers. False if it is not on a GPU."""
+        with self._lock:
+            announced = self._announced.pop(number, None)
+            lease = self._leases.pop(number, None)
+            chunk = self._chunks.pop(number, None)
+            if announced is None and lease is None:
+                return False
+            if chunk is not None:
+                _close(chunk)
+        self._tell(CLOSED_GPU, [number])
+        return True
+
+    # Tensors of this process.
+
+    def place(self, contents: GpuContents) -> Optional[OnGpu]:
+        """Copy contents on a GPU to memory that others can open. None if there is no room.
+
+        Raises TritonModelException if they cannot be copied.
+        """
+        gpu, size = contents.gpu, contents.nbytes
+        try:
+            found = self._allocate(gpu, size)
+            if found is None:
+                found = self._allocate_in(self._lease(gpu, size), size)
+        except (GpuError, LocalError, TritonModelException) as exc:
+            self._warn(gpu, exc)
+            return None
+        if found is None:
+            return None
+        lease, offset = found
+        place = OnGpu(address(lease.chunk.number, offset), lease.device)
+        try:
+            contents.copy_on_gpu(lease.chunk.at(offset))
+            gpu_of(gpu).record(self._events[gpu])
+        except BaseException as exc:
+            self.free(place.address)
+            if isinstance(exc, GpuError):
+                raise TritonModelException(f"a tensor cannot be copied on GPU {gpu}: {exc.explanation}") from exc
+            raise
+        return place
+
+    def place_all(self, tensors: Sequence[Any], passes_on: bool) -> Tuple[List[Optional[OnGpu]], List[int]]:
+        """The places of tensors, None for those in main memory; and the addresses among them to be freed later.
+
+        With `passes_on` a tensor of another process stays where it is. Raises TritonModelException.
+        """
+        places: List[Optional[OnGpu]] = []
+        owned: List[int] = []
+        try:
+            for tensor in tensors:
+                contents = tensor._array
+                place = None
+                if isinstance(contents, GpuContents) and contents.nbytes:
+                    place = contents.place if passes_on else None
+                    if place is None:
+                        place = self.place(contents)
+                        if place is not None:
+                            owned.append(place.address)
+                places.append(place)
+        except BaseException:
+            self.free_all(owned)
+            raise
+        return places, owned
+
+    def free_all(self, addresses: Iterable[int]) -> None:
+        """See `free`."""
+        for at in addresses:
+            self.free(at)
+
+    def free(self, at: int) -> None:
+        """Nobody reads a tensor of this process any more. Chunks without tensors are given back, but the last one."""
+        number, offset = split(at)
+        with self._lock:
+            lease = self._leases.get(number)
+            if lease is None:
+                return  # it was lost with its broker
+            lease.free(offset)
+            others = [each for each in self._leases.values() if each.chunk.gpu == lease.chunk.gpu]
+            if not lease.is_empty or len(others) == 1:
+                return
+            del self._leases[number]
+            _close(self._chunks.pop(number))
+        self._tell(RETURN_GPU, [number])
+
+    def _allocate(self, gpu: int, size: int) -> Optional[Tuple[_Lease, int]]:
+        with self._lock:
+            leases = [each for each in self._leases.values() if each.chunk.gpu == gpu]
+        for lease in leases:
+            found = self._allocate_in(lease, size)
+            if found is not None:
+                return found
+        return None
+
+    def _allocate_in(self, lease: _Lease, size: int) -> Optional[Tuple[_Lease, int]]:
+        with self._lock:
+            if lease.chunk.number not in self._leases:
+                return None
+            offset = lease.allocate(size)
+        return None if offset is None else (lease, offset)
+
+    def _lease(self, gpu: int, size: int) -> _Lease:
+        """Lease another chunk. Raises TritonModelException if the host has none, and GpuError."""
+        driver = gpu_of(gpu)
+        with self._lock:
+            if gpu not in self._events:
+                self._events[gpu] = driver.create_event()
+            event = self._events[gpu]
+        wanted = [driver.properties().uuid, slot_bytes(size), driver.export_event(event)]
+        number, device, handle, granted = self._ask(LEASE_GPU, wanted)
+        try:
+            chunk = Chunk(number, gpu, driver.open(handle), None)
+        except GpuError:
+            self._tell(RETURN_GPU, [number])
+            raise
+        lease = _Lease(chunk, device, granted)
+        with self._lock:
+            self._chunks[number] = chunk
+            self._leases[number] = lease
+        return lease
+
+    def _warn(self, gpu: int, cause: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            reason = cause.explanation if isinstance(cause, GpuError) else cause
+            LOGGER.warning("tensors on GPU %d go through main memory, because they have no room there: %s", gpu, reason)
+
+
+def _open(message: MapGpu) -> Chunk:
+    gpu = ordinal_of(message.uuid)
+    driver = gpu_of(gpu)
+    pointer = driver.open(message.handle)
+    try:
+        event = driver.open_event(message.event) if message.event else None
+    except GpuError:
+        driver.close(pointer)
+        raise
+    return Chunk(message.number, gpu, pointer, event)
+
+
+def _close(chunk: Chunk) -> None:
+    """Close memory and its event, also if its owner has ended."""
+    driver = gpu_of(chunk.gpu)
+    try:
+        if chunk.event is not None:
+            driver.destroy_event(chunk.event)
+        chunk.close()
+    except GpuError as exc:
+        LOGGER.debug("memory on GPU %d: %s", chunk.gpu, exc)

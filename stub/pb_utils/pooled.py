@@ -1,0 +1,87 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Contents on a GPU that another model wrote to memory which processes share: see stub/gpu_memory.py.
+
+They stay where they are until no array, capsule or tensor of the model refers to them. Others may read them, too, so
+nobody may write to them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from pyruntime.stub.gpus import gpu_of, unsettled
+from pyruntime.stub.pb_utils.dlpack import NO_STREAM, ImportedTensor
+from pyruntime.stub.pb_utils.gpu_tensor import GpuContents, GpuTensor, OnGpu
+from pyruntime.stub.pb_utils.tensor import Tensor
+from pyruntime.utils.gpu.driver import GpuError
+
+if TYPE_CHECKING:
+    from pyruntime.stub.gpu_memory import GpuMemory
+    from pyruntime.utils.request_codec import TensorRef
+
+
+class PooledContents(GpuContents):
+    """See the module."""
+
+    def __init__(self, memory: GpuMemory, ref: TensorRef, hold: Any) -> None:
+        """`hold` is kept alive. Raises TritonModelException if the memory cannot be opened."""
+        name, datatype, shape, at, _, _, device = ref
+        assert isinstance(at, int)  # the contents of a message are in main memory
+        self._name = name
+        try:
+            self._chunk, offset = memory.find(at)
+        except GpuError as exc:
+            self.gpu = device
+            raise self._failure(exc) from exc
+        super().__init__(
+            name, ImportedTensor(self._chunk.at(offset), tuple(shape), datatype, hold, self._chunk.gpu, True)
+        )
+        self.place = OnGpu(at, device)
+
+    def settle(self) -> None:
+        """See GpuContents. A framework may read them from now on, until they are let go of."""
+        self._let_read(self._chunk.complete)
+
+    def ready(self, stream: Optional[int]) -> None:
+        """See GpuContents. Work of the stream comes behind the event, and this process does not wait for it."""
+        if stream is None:
+            self.settle()
+        elif stream != NO_STREAM:
+            self._let_read(self._chunk.order)
+            self._let_read(partial(gpu_of(self.gpu).order, stream))
+
+    def _let_read(self, order: Callable[[], None]) -> None:
+        self._chunk.at(0)
+        unsettled.add(self.gpu)
+        try:
+            order()
+        except GpuError as exc:
+            raise self._failure(exc) from exc
+
+    def copy_to(self, target: Any) -> None:
+        """See GpuContents."""
+        self._chunk.at(0)
+        try:
+            self._chunk.order()
+            gpu_of(self.gpu).read(self.pointer, target)
+        except GpuError as exc:
+            raise self._failure(exc) from exc
+
+    def copy_on_gpu(self, target: int) -> None:
+        """See GpuContents."""
+        self._chunk.at(0)
+        self._chunk.order()
+        unsettled.add(self.gpu)
+        gpu_of(self.gpu).copy(target, self.pointer, self.nbytes)
+
+
+def pooled_tensor(memory: GpuMemory, ref: TensorRef, hold: Any) -> Tensor:
+    """The tensor that a reference to a GPU stands for. Raises TritonModelException."""
+    tensor = GpuTensor.__new__(GpuTensor)
+    tensor._name, tensor._datatype, shape = ref[:3]
+    tensor._shape = list(shape)
+    tensor._region = None
+    tensor._array = PooledContents(memory, ref, hold)
+    return tensor

@@ -1,0 +1,231 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that stay on a GPU between models, on GPUs of the stand-in, with real servers."""
+
+import json
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from pyruntime.utils.gpu.inventory import STAND_IN
+from pyruntime.utils.gpu.visible import VISIBLE
+
+CONFIG = """
+backend: "python"
+input { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] }
+output { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] }
+instance_group { kind: KIND_GPU gpus: [ GPU ] }
+"""
+READS = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }'
+
+# What a framework is: an array on the GPU, by DLPack, and a kernel that works on arrays there.
+FRAMEWORK = '''
+import os
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from pyruntime.stub.gpus import gpu_of
+from pyruntime.stub.pb_utils import dlpack
+
+class Array:
+    """An array on the GPU."""
+    def __init__(self, shape):
+        self.gpu, self.shape = gpu_of(0), shape
+        self.pointer = self.gpu.allocate(int(np.prod(shape)) * 8)
+
+    def __del__(self):
+        self.gpu.free(self.pointer)
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+    def __dlpack__(self, stream=None):
+        return dlpack.to_capsule(self, self.pointer, self.shape, "INT64", 0)
+
+def filled(contents):
+    array = Array(contents.shape)
+    array.gpu.enqueue(lambda: array.gpu.write(array.pointer, contents.tobytes()))
+    return array
+
+def doubled(tensor):
+    """A kernel: it reads the memory that a capsule of a tensor leads to."""
+    imported = dlpack.import_tensor(tensor)
+    array = Array(imported.shape)
+    memory, at = array.gpu._range(imported.pointer, array.shape[0] * 8, "kernel")
+    contents = np.frombuffer(memory.map[at : at + array.shape[0] * 8], np.int64)
+    array.gpu.write(array.pointer, (contents * 2).tobytes())
+    return array
+'''
+# Makes a tensor on the GPU.
+MAKE = (
+    FRAMEWORK
+    + """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", filled(request.inputs()[0].as_numpy() * 3))])
+            for request in requests
+        ]
+"""
+)
+# Reads its input where it lies, and says so by a file if that is the GPU.
+DOUBLE = (
+    FRAMEWORK
+    + """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.kept = []
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            tensor = request.inputs()[0]
+            if tensor.is_cpu():
+                output = pb_utils.Tensor("OUT", tensor.as_numpy() * 2)
+            else:
+                output = pb_utils.Tensor.from_dlpack("OUT", doubled(tensor))
+            if request.request_id() == "keep":
+                self.kept.append(tensor)
+            if request.request_id() == "check":
+                output = pb_utils.Tensor("OUT", np.concatenate([each.as_numpy() for each in self.kept]))
+            if request.request_id() == "die":
+                os._exit(1)
+            with open(os.path.join(os.path.dirname(__file__), "seen"), "a") as file:
+                file.write("C" if tensor.is_cpu() else "G")
+            responses.append(pb_utils.InferenceResponse([output]))
+        return responses
+"""
+)
+# Calls `make`, and then the model that the id of its request names, with the output of `make`.
+CALL = (
+    FRAMEWORK
+    + """
+import time
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            callee, _, id = request.request_id().partition(" ")
+            given = pb_utils.Tensor("IN", request.inputs()[0].as_numpy())
+            call = pb_utils.InferenceRequest(model_name="make", requested_output_names=["OUT"], inputs=[given])
+            tensor = call.exec().output_tensors()[0]
+            assert not tensor.is_cpu() and tensor.__dlpack_device__() == (2, 0)
+            if id == "wait":
+                flag = os.path.join(os.path.dirname(__file__), "waits")
+                open(flag, "w").close()
+                while os.path.exists(flag):
+                    time.sleep(0.01)
+            if callee != "make":
+                given = pb_utils.Tensor.from_dlpack("IN", tensor.to_dlpack()) if id == "capsule" else tensor
+                given._name = "IN"
+                call = pb_utils.InferenceRequest(
+                    model_name=callee, requested_output_names=["OUT"], inputs=[given], request_id=id
+                )
+                response = call.exec()
+                if response.has_error():
+                    responses.append(pb_utils.InferenceResponse(error=response.error()))
+                    continue
+                tensor = response.output_tensors()[0]
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", tensor.as_numpy())]))
+        return responses
+"""
+)
+CHAIN = """
+platform: "ensemble"
+input { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] }
+output { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] }
+ensemble_scheduling {
+  step { model_name: "make" model_version: -1 input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "a" } }
+  step { model_name: "double" model_version: -1 input_map { key: "IN" value: "a" } output_map { key: "OUT" value: "b" }}
+  step { model_name: "LAST" model_version: -1 input_map { key: "IN" value: "b" } output_map { key: "OUT" value: "OUT" }}
+}
+"""
+
+
+def describe(path, **faults):
+    """Write the file of the machine, at one moment: it is read at any time."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps({"gpus": [{"uuid": "GPU-1"}, {"uuid": "GPU-2"}], "faults": faults}))
+    new.replace(path)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """The file of a machine with two GPUs."""
+    path = tmp_path_factory.mktemp("machine") / "gpus.json"
+    describe(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(STAND_IN, str(path))
+        patch.delenv(VISIBLE, raising=False)
+        yield path
+
+
+@pytest.fixture(scope="module")
+def repository(write_model, tmp_path_factory):
+    """The models."""
+    folder = tmp_path_factory.mktemp("models")
+    here, there = CONFIG.replace("GPU ]", "0 ]"), CONFIG.replace("GPU ]", "1 ]")
+    write_model(folder, "make", MAKE, here)
+    write_model(folder, "double", DOUBLE, here + READS)
+    write_model(folder, "double_there", DOUBLE, there + READS)
+    write_model(folder, "double_on_cpu", DOUBLE, here)
+    write_model(folder, "call", CALL, here)
+    for last in ("double", "double_there", "double_on_cpu"):
+        (folder / f"chain_{last}" / "1").mkdir(parents=True)
+        (folder / f"chain_{last}" / "config.pbtxt").write_text(CHAIN.replace("LAST", last))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(serving, machine, repository):
+    """A server with these models."""
+    with serving(repository, "--allow-client-shm=true") as started:
+        yield started
+
+
+@pytest.fixture
+def seen(repository):
+    """`seen(model)`: where the model found its inputs since the last time: G on the GPU, C in main memory."""
+
+    def read(model):
+        path = repository / model / "1" / "seen"
+        found = path.read_text() if path.exists() else ""
+        path.unlink(missing_ok=True)
+        return found
+
+    for model in ("double", "double_there", "double_on_cpu"):
+        read(model)
+    return read
+
+
+def infer(server, model, array, id=""):
+    return server.infer(model, {"IN": array}, request_id=id).as_numpy("OUT")
+
+
+@pytest.mark.parametrize("count", [4, 3_000_000], ids=["small", "large"])
+@pytest.mark.parametrize("given", ["plain", "capsule"])
+def test_calls(server, seen, count, given):
+    """Both directions: the caller gets a tensor on the GPU, and gives it to another model, which reads it there."""
+    array = np.arange(count)
+    assert_array_equal(infer(server, "call", array, f"double {given}"), array * 6)
+    assert seen("double") == "G"
+    assert_array_equal(infer(server, "call", array, "make"), array * 3)
+
+
+def test_callees_elsewhere(server, seen):
+    """A callee on another GPU, and one that does not ask for inputs there, find them in main memory."""
+    array = np.arange(1000)
+    assert_array_equal(infer(server, "call", array, "double_there"), array * 6)
+    assert_array_equal(infer(server, "call", array, "double_on_cpu"), array * 6)
+    assert (seen("double_there"), seen("double_on_cpu")) == ("C", "C")
+
+
+@pytest.mark.parametrize(
+    ("last", "places"), [("double", "GG"), ("double_there", "GC"), ("double_on_cpu", "GC")], ids=["all", "gpu", "cpu"]
+)
+def test_ensembles(server, seen, last, places):
+    """A tensor stays on the GPU between steps that are there, and read it there."""
+    array = np.arange(100_000)
+    assert_array_equal(infer(server, f"chain_{last}", array), array * 12)
+    assert seen("double") + (seen(last) if last != "double" else "") == places

@@ -1,0 +1,157 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Leases of memory on a GPU of the stand-in, from real brokers. This process is the stub that leases."""
+
+import asyncio
+import json
+import os
+import signal
+
+import pytest
+
+from pyruntime.runtime.brokers.brokers import Brokers
+from pyruntime.runtime.brokers.leases import GpuLeases
+from pyruntime.runtime.brokers.pool import CHUNK_BYTES
+from pyruntime.runtime.regions import create_region
+from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.gpu.driver import GpuMemoryError, GpuMissingError
+from pyruntime.utils.gpu.inventory import STAND_IN
+from pyruntime.utils.gpu.stand_in import StandInGpu
+from pyruntime.utils.gpu.visible import VISIBLE
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def gpu(tmp_path, monkeypatch):
+    """The GPU, as the stub uses it. It has room for four chunks."""
+    path = tmp_path / "gpus.json"
+    path.write_text(json.dumps({"gpus": [{"uuid": "GPU-1", "total_bytes": 4 * CHUNK_BYTES}], "faults": {}}))
+    monkeypatch.setenv(STAND_IN, str(path))
+    monkeypatch.delenv(VISIBLE, raising=False)
+    return StandInGpu(str(path))
+
+
+class Stub:
+    """Has regions open."""
+
+    def __init__(self):
+        self.revoked = []
+
+    def revoke(self, region):
+        self.revoked.append(region)
+
+
+def run(check, sizes=None):
+    """Run `check` with leases and brokers. The brokers are ended."""
+
+    async def within():
+        brokers = Brokers()
+        try:
+            await check(GpuLeases(brokers, sizes or {}), brokers)
+        finally:
+            await brokers.close()
+
+    asyncio.run(within())
+
+
+def test_a_lease(gpu):
+    """The stub opens the memory and writes there; the broker reads behind the stub's event."""
+
+    async def check(leases, brokers):
+        event = gpu.create_event()
+        region = await leases.lease("GPU-1", 100, gpu.export_event(event))
+        assert (region.limit, region.gpu.uuid, leases.usage()) == (CHUNK_BYTES, "GPU-1", {"GPU-1": (CHUNK_BYTES, 0)})
+        pointer, own, target = gpu.open(region.handle), gpu.allocate(5), create_region("test")
+        target.commit(0, 4096)
+        gpu.write(own, b"hello")
+        gpu.copy(pointer + 7, own, 5)
+        gpu.record(event)
+        await leases.fetch(region, 7, 5, target, 1)
+        assert bytes(target.view[:7]) == b"\0hello\0"
+        gpu.close(pointer)
+        region.close()
+        assert leases.usage() == {"GPU-1": (0, CHUNK_BYTES)}
+        target.close()
+
+    run(check)
+
+
+def test_memory_goes_back_when_nobody_has_it_open(gpu):
+    """The last `close` has stubs close it; only when all have done so is it leased again."""
+
+    async def check(leases, brokers):
+        region, stub = await leases.lease("GPU-1", 1, b""), Stub()
+        region.holders.add(stub)
+        region.count_on()
+        region.close()
+        assert stub.revoked == []
+        region.close()
+        assert stub.revoked == [region]
+        assert leases.usage() == {"GPU-1": (CHUNK_BYTES, 0)}
+        region.left(stub)
+        assert leases.usage() == {"GPU-1": (0, CHUNK_BYTES)}
+        again = await leases.lease("GPU-1", 1, b"")
+        assert (again.handle, again.number != region.number) == (region.handle, True)
+
+    run(check)
+
+
+def test_room(gpu):
+    """Kept chunks make room for larger ones. Without room a lease is refused."""
+
+    async def check(leases, brokers):
+        small = [await leases.lease("GPU-1", 1, b"") for _ in range(4)]
+        with pytest.raises(GpuMemoryError):
+            await leases.lease("GPU-1", 1, b"")
+        for each in small:
+            each.close()
+        large = await leases.lease("GPU-1", 2 * CHUNK_BYTES, b"")
+        assert leases.usage() == {"GPU-1": (2 * CHUNK_BYTES, 0)}
+        large.close()
+
+    run(check)
+
+
+@pytest.mark.parametrize(
+    ("uuid", "size", "sizes", "error"),
+    [
+        ("GPU-1", 1, {0: 0}, GpuMissingError),
+        ("GPU-2", 1, {}, GpuMissingError),
+        ("GPU-1", 0, {}, GpuMemoryError),
+        ("GPU-1", 1 << 40, {}, GpuMemoryError),
+    ],
+    ids=["no pool", "no GPU", "nothing", "too much"],
+)
+def test_refusals(gpu, uuid, size, sizes, error):
+    """No broker is started for what is not possible."""
+
+    async def check(leases, brokers):
+        with pytest.raises(error):
+            await leases.lease(uuid, size, b"")
+        assert leases.usage() == {}
+
+    run(check, sizes)
+
+
+def test_broker_is_lost(gpu):
+    """Stubs are told, copies fail with a sentence, and the next lease is of another broker."""
+
+    async def check(leases, brokers):
+        region, stub, target = await leases.lease("GPU-1", 1, b""), Stub(), create_region("test")
+        region.holders.add(stub)
+        link = await brokers.of(region.gpu)
+        os.kill(link.pid, signal.SIGKILL)
+        with pytest.raises(InferenceError, match="the broker of GPU 0 was lost") as caught:
+            await leases.fetch(region, 0, 1, target, 0)
+        assert caught.value.code is Code.UNAVAILABLE
+        assert stub.revoked == [region]
+        assert region.loss == "the broker of GPU 0 was lost: it ended"
+        region.left(stub)
+        region.close()
+        again = await leases.lease("GPU-1", 1, b"")
+        assert again.handle != region.handle
+        again.close()
+        target.close()
+
+    run(check)

@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Memory on GPUs that a stub shares. Another process is the broker."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pyruntime.stub import gpus
+from pyruntime.stub.gpu_memory import GpuMemory
+from pyruntime.stub.gpus import gpu_of
+from pyruntime.stub.pb_utils.dlpack import ImportedTensor
+from pyruntime.stub.pb_utils.errors import TritonModelException
+from pyruntime.stub.pb_utils.gpu_tensor import GpuContents
+from pyruntime.utils.addresses import split
+from pyruntime.utils.messages import CLOSED_GPU, LEASE_GPU, RETURN_GPU, MapGpu
+from tests.utils.gpu.conftest import machine, peers  # noqa: F401 - fixtures
+
+pytestmark = pytest.mark.processes
+CHUNK = 8 << 10
+
+
+@pytest.fixture
+def broker(machine, peers, monkeypatch):  # noqa: F811 - fixtures
+    """The broker: leases chunks, and notes what it is told."""
+    monkeypatch.setattr(gpus, "opened", {})
+    monkeypatch.setattr(gpus, "unsettled", set())
+    process = peers()
+    broker = SimpleNamespace(process=process, leased={}, events={}, told=[], refuses=False)
+
+    def ask(method, arguments):
+        uuid, size, event = arguments
+        assert (method, uuid) == (LEASE_GPU, "GPU-1")
+        if broker.refuses:
+            raise TritonModelException("there is no memory")
+        number, granted = 10 + len(broker.leased), max(size, CHUNK)
+        broker.leased[number] = pointer = process.allocate(granted)
+        broker.events[number] = event
+        return [number, 3, process.export(pointer), granted]
+
+    broker.memory = GpuMemory(ask, lambda method, arguments: broker.told.append((method, arguments)))
+    broker.contents = lambda at, size: process.read(broker.leased[split(at)[0]] + split(at)[1], size)
+    return broker
+
+
+def on_gpu(contents):
+    """Contents of a framework."""
+    gpu = gpu_of(0)
+    pointer = gpu.allocate(len(contents))
+    gpu.write(pointer, contents)
+    return GpuContents("T", ImportedTensor(pointer, (len(contents),), "UINT8", None, 0))
+
+
+def wait_for(broker, at):
+    broker.process.wait(broker.process.open_event(broker.events[split(at)[0]]))
+
+
+def test_places(broker):
+    """Tensors share a chunk. They are there for who waits for the event."""
+    places = [broker.memory.place(on_gpu(contents)) for contents in (b"hello", b"there")]
+    assert len(broker.leased) == 1
+    assert [place.device for place in places] == [3, 3]
+    wait_for(broker, places[0].address)
+    assert [broker.contents(place.address, 5) for place in places] == [b"hello", b"there"]
+
+
+def test_slots_are_used_again(broker):
+    """What is freed has room for others, of any size once the chunk is empty."""
+    first = [broker.memory.place(on_gpu(b"x" * (CHUNK // 4))) for _ in range(4)]
+    broker.memory.free_all(place.address for place in first)
+    place = broker.memory.place(on_gpu(b"y" * CHUNK))
+    assert (len(broker.leased), split(place.address)[0]) == (1, 10)
+
+
+def test_chunks_are_returned(broker):
+    """A chunk without tensors is closed and given back, if it is not the last one."""
+    first, second = (broker.memory.place(on_gpu(b"x" * CHUNK)) for _ in range(2))
+    broker.memory.free(second.address)
+    assert broker.told == [(RETURN_GPU, [11])]
+    broker.process.free(broker.leased[11])
+    broker.memory.free(first.address)
+    assert broker.told == [(RETURN_GPU, [11])]
+
+
+def test_no_room(broker):
+    """Without memory tensors have no place, and the next ones may have one."""
+    broker.refuses = True
+    assert broker.memory.place(on_gpu(b"hello")) is None
+    broker.refuses = False
+    assert broker.memory.place(on_gpu(b"hello")) is not None
+
+
+def test_tensors_of_others(broker):
+    """They are read behind the event of their writer; the memory is closed when the host says so."""
+    writer = broker.process
+    pointer, own, event = writer.allocate(16), writer.allocate(16), writer.create_event()
+    writer.write(own, b"0123456789abcdef")
+    writer.copy(pointer, own, 16)
+    writer.record(event)
+    broker.memory.announce(MapGpu(20, "GPU-1", writer.export(pointer), writer.export_event(event), 16))
+    chunk, offset = broker.memory.find((20 << 36) + 4)
+    target = bytearray(3)
+    chunk.order()
+    gpu_of(chunk.gpu).read(chunk.at(offset), target)
+    assert target == b"456"
+    assert broker.memory.find(20 << 36)[0] is chunk
+    assert broker.memory.unmap(20)
+    assert broker.told == [(CLOSED_GPU, [20])]
+    writer.free(pointer)
+    with pytest.raises(TritonModelException, match="the tensor is gone"):
+        chunk.at(0)
+    assert not broker.memory.unmap(20)
+
+
+def test_a_broker_that_is_lost(broker):
+    """A lease that the host revokes is not used any more, and its slots are forgotten."""
+    place = broker.memory.place(on_gpu(b"hello"))
+    assert broker.memory.unmap(10)
+    assert broker.told == [(CLOSED_GPU, [10])]
+    broker.memory.free(place.address)
+    assert split(broker.memory.place(on_gpu(b"hello")).address)[0] == 11

@@ -17,6 +17,7 @@ import uvloop
 
 from pyruntime.runtime.app.server import Server
 from pyruntime.runtime.frontends.listeners import Listeners
+from pyruntime.runtime.instances.stub import launch
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import InferenceError
@@ -104,8 +105,10 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path, monkeypatch):
     """`world(test, **settings)`: run `await test(the world)`, and shut its server down."""
+    # The launcher is a process of the tests here: it is waited for, however long it takes to start or to end.
+    monkeypatch.setattr(launch, "CLOSE_S_MAX", LIMIT_S)
 
     def run(test, **settings):
         values = {"model_control_mode": "explicit", "allow_http": False, "allow_grpc": False, "allow_metrics": False}

@@ -30,6 +30,7 @@ from pyruntime.stub.pb_utils import (
     InferenceRequest,
     InferenceResponse,
     TritonError,
+    TritonModelException,
 )
 from pyruntime.stub.pb_utils.sender import InferenceResponseSender
 from pyruntime.stub.pb_utils.tensor import Tensor
@@ -157,7 +158,7 @@ class Batches:
             assert request is not None  # it is not released yet
             try:
                 wires.append(self._inputs.encode(request, job.memory))
-            except LocalError as exc:
+            except (LocalError, TritonModelException) as exc:
                 self._answer(job, _failed(Code.UNAVAILABLE, str(exc)), True)
             else:
                 job.number, self._number = self._number, self._number + 1

@@ -18,6 +18,7 @@ from pyruntime.runtime.native.parameters import Parameter, as_json
 from pyruntime.stub.host import Answers, Host
 from pyruntime.stub.pb_utils import InferenceRequest, InferenceResponse, TritonModelException
 from pyruntime.stub.pb_utils.placement import InferenceTrace
+from pyruntime.stub.pb_utils.tensor import Tensor
 from pyruntime.utils.errors import Code, InferenceError
 
 if TYPE_CHECKING:
@@ -151,5 +152,11 @@ def _respond(call: _triton.Call, response: InferenceResponse | None, final: bool
         error = response.error()
         call.respond(final, None, {}, (int(error.code()), error.message()), model, version, None)
         return
-    contents = [(each.name(), each._datatype, each.shape(), each._encoded()) for each in outputs or ()]
+    contents = [(each.name(), each._datatype, each.shape(), _in_main_memory(each)) for each in outputs or ()]
     call.respond(final, contents, json.loads(response.parameters()), None, model, version, None)
+
+
+def _in_main_memory(tensor: Tensor) -> Any:
+    """The contents of a tensor as native code reads them; a copy of those on a GPU."""
+    contents = tensor._encoded()
+    return contents if tensor.is_cpu() else contents.tobytes()

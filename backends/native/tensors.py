@@ -15,7 +15,7 @@ from pyruntime.stub.memory import Source
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import Tensor
-from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
+from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU, TensorRef
 
 
 class Inputs:
@@ -29,10 +29,14 @@ class Inputs:
         """A request in the form that the extension reads, with addresses of this process.
 
         `memory` gets the objects that must live as long as the addresses are used. Raises LocalError if a client's
-        memory is gone.
+        memory is gone, and TritonModelException if memory on a GPU is.
         """
         tensors: list[TensorRef] = []
-        for name, datatype, shape, at, size, memory_kind, device_id in request._tensors:
+        for ref in request._tensors:
+            name, datatype, shape, at, size, memory_kind, device_id = ref
+            if memory_kind == MEMORY_GPU:
+                tensors.append(_on_gpu(request._region, ref, memory))
+                continue
             address = self._find(request._region, at, size, memory) if size else 0
             tensors.append((name, datatype, shape, address, size, memory_kind, device_id))
         encoded = request._encode(tensors)
@@ -49,6 +53,15 @@ class Inputs:
         else:
             memory.append(buffer)
         return address + offset
+
+
+def _on_gpu(region: Source, ref: TensorRef, memory: list[object]) -> TensorRef:
+    """A tensor that lies on a GPU, by its pointer and the number of the GPU in this process. It is complete."""
+    name, datatype, shape, _, size, memory_kind, _ = ref
+    contents: Any = region.on_gpu(ref, None)._array
+    contents.settle()
+    memory.append(contents)
+    return name, datatype, shape, contents.pointer, size, memory_kind, contents.gpu
 
 
 class NativeMemory(Source):

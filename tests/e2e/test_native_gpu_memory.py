@@ -18,7 +18,10 @@ from .harness.models import parameters
 MACHINE = {"gpus": [{"uuid": "GPU-a"}, {"uuid": "GPU-b"}]}
 CONFIG = """
 backend: "gpu_memory"
-input [ { name: "COMMAND" data_type: TYPE_STRING dims: [ 1 ] } ]
+input [
+  { name: "COMMAND" data_type: TYPE_STRING dims: [ 1 ] },
+  { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] optional: true }
+]
 output [ { name: "RESULT" data_type: TYPE_STRING dims: [ 1 ] } ]
 instance_group { kind: KIND_GPU gpus: [ 1 ] }
 """
@@ -36,6 +39,43 @@ class TritonPythonModel:
         values = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", values + 1)])
 """
+# Has an array on its GPU, by DLPack, of which it makes its output, or an input of the C++ model.
+ON_GPU = """
+from pyruntime.stub.gpus import gpu_of
+from pyruntime.stub.pb_utils import dlpack
+
+class Array:
+    def __init__(self, contents):
+        self.shape, self.pointer = contents.shape, gpu_of(0).allocate(contents.nbytes)
+        gpu_of(0).write(self.pointer, contents)
+
+    def __del__(self):
+        gpu_of(0).free(self.pointer)
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+    def __dlpack__(self, stream=None):
+        return dlpack.to_capsule(self, self.pointer, self.shape, "FP32", 0)
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self._gives = args["model_name"] == "give"
+
+    def execute(self, requests):
+        return [self._answer(Array(request.inputs()[0].as_numpy() + 1)) for request in requests]
+
+    def _answer(self, array):
+        if not self._gives:
+            return pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", array)])
+        command = pb_utils.Tensor("COMMAND", np.array([b"input IN cpu 0"], object))
+        inputs = [command, pb_utils.Tensor.from_dlpack("IN", array)]
+        call = pb_utils.InferenceRequest(model_name="isolated", requested_output_names=["RESULT"], inputs=inputs)
+        response = call.exec()
+        return pb_utils.InferenceResponse(response.output_tensors(), response.error())
+"""
+FP32_IN = FP32_IN_OUT.partition("output")[0]
+RESULT = 'output [ { name: "RESULT" data_type: TYPE_STRING dims: [ 1 ] } ]'
 # The number of GPU 1 in the process of each model.
 MODELS = {"in_server": 1, "isolated": 0}
 
@@ -45,7 +85,11 @@ def server(serving, write_model, tmp_path_factory, compile_library, install_back
     """A server on a machine with two GPUs."""
     repository = tmp_path_factory.mktemp("models")
     write_model(repository, "in_server", None, CONFIG)
-    write_model(repository, "isolated", None, CONFIG, parameters(EXECUTION_MODE="process"))
+    reads = parameters(EXECUTION_MODE="process", FORCE_CPU_ONLY_INPUT_TENSORS="no")
+    write_model(repository, "isolated", None, CONFIG, reads)
+    on_gpu = "instance_group { kind: KIND_GPU gpus: [ 1 ] }"
+    write_model(repository, "make", ON_GPU, FP32_IN_OUT, on_gpu)
+    write_model(repository, "give", ON_GPU, FP32_IN, RESULT + on_gpu)
     write_model(repository, "plus", PLUS, FP32_IN_OUT)
     machine = tmp_path_factory.mktemp("machine")
     (machine / "gpus.json").write_text(json.dumps(MACHINE))
@@ -146,6 +190,21 @@ def test_calls_that_fail(server, model):
 
 def test_preferred_memory(server, model):
     """Requests of clients are in main memory, as in Triton, whichever memory a backend prefers."""
-    assert run(server, model, "input gpu GPU", "input pinned 0") == ["CPU 0", "CPU 0"]
+    steps = ("input COMMAND gpu GPU", "input COMMAND pinned 0")
+    found = run(server, model, *steps)
+    assert [line.partition(" bytes in ")[2] for line in found] == ["CPU 0", "CPU 0"]
     result = server.infer(model, {"COMMAND": np.array(["contexts"], object)}).get_response()
     assert result["parameters"] == {"output": "GPU 0 is CPU 0"}
+
+
+def test_tensors_of_other_models(server):
+    """An input from a model on the same GPU stays there, where the backend's process wants that."""
+    values = {"IN": np.array([1, 2], np.float32)}
+    assert server.infer("give", values).as_numpy("RESULT").tolist() == [b"8 bytes in GPU 0\n"]
+
+
+def test_outputs_of_other_models(server, model):
+    """An output that a called model leaves on the GPU comes to where the caller wants it."""
+    blocks = ("allocate gpu GPU 16", "allocate gpu GPU 16", "write 0 1 2 3")
+    steps = ("call make 3 0 1", "read 1 3", "free 0", "free 1")
+    assert run(server, model, *blocks, *steps)[3:] == ["ok", "2 3 4 ", "ok", "ok"]

@@ -166,17 +166,17 @@ std::string Call(Session* session, const std::string& model, size_t count, const
   return result;
 }
 
-std::string InputKind(Session* session, TRITONSERVER_MemoryType type, int64_t id) {
+std::string InputKind(Session* session, const std::string& name, TRITONSERVER_MemoryType type, int64_t id) {
   TRITONBACKEND_Input* input = nullptr;
   const void* buffer = nullptr;
   uint64_t size = 0;
-  Must(TRITONBACKEND_RequestInput(session->request, "COMMAND", &input));
+  Must(TRITONBACKEND_RequestInput(session->request, name.c_str(), &input));
   Must(TRITONBACKEND_InputBuffer(input, 0, &buffer, &size, &type, &id));
   TRITONSERVER_BufferAttributes* attributes = nullptr;
   void* handle = session;
   Must(TRITONBACKEND_InputBufferAttributes(input, 0, &buffer, &attributes));
   Must(TRITONSERVER_BufferAttributesCudaIpcHandle(attributes, &handle));
-  return Kind(type, id) + (handle == nullptr ? "" : " with a handle");
+  return std::to_string(size) + " bytes in " + Kind(type, id) + (handle == nullptr ? "" : " with a handle");
 }
 
 using Step = std::function<std::string(Session*, Words&)>;
@@ -239,9 +239,10 @@ const std::map<std::string, Step> steps{
        block.id = Next<int64_t>(words);
        return "ok";
      }},
-    {"input", STEP {  // input TYPE GPU: which memory is there for one that is preferred
+    {"input", STEP {  // input NAME TYPE GPU: which memory an input has for one that is preferred
+       const auto name = Next<std::string>(words);
        const TRITONSERVER_MemoryType type = TypeOf(Next<std::string>(words));
-       return InputKind(session, type, Next<int64_t>(words));
+       return InputKind(session, name, type, Next<int64_t>(words));
      }},
     {"contexts", STEP { return std::to_string(Cuda("fakeDepth")); }},
     {"blocks", STEP { return std::to_string(Cuda("fakeBlocks")); }},

@@ -72,6 +72,8 @@ class GpuLeases:
         chunk, granted = found
         try:
             await link.set_event(chunk, event)
+            if link.is_lost:  # it ended as soon as it had answered
+                raise link.loss("it ended")
         except BaseException:
             self._give_back(pool, chunk)
             raise

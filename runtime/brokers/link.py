@@ -170,7 +170,7 @@ class BrokerLink:
         return self._ask(verb, memory.number, at, size, region.number, offset)
 
     def _grant(self, region: SharedRegion) -> None:
-        if region not in self._granted:
+        if region not in self._granted and not self.is_lost:
             fd = os.dup(region.fileno())
             self._granted.add(region)
             region.holders.add(self)

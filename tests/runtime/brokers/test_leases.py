@@ -14,7 +14,7 @@ from pyruntime.runtime.brokers.leases import GpuLeases
 from pyruntime.runtime.brokers.pool import CHUNK_BYTES
 from pyruntime.runtime.regions import create_region
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.gpu.driver import GpuMemoryError, GpuMissingError
+from pyruntime.utils.gpu.driver import GpuLostError, GpuMemoryError, GpuMissingError
 from pyruntime.utils.gpu.inventory import STAND_IN
 from pyruntime.utils.gpu.stand_in import StandInGpu
 from pyruntime.utils.gpu.visible import VISIBLE
@@ -152,6 +152,43 @@ def test_broker_is_lost(gpu):
         again = await leases.lease("GPU-1", 1, b"")
         assert again.handle != region.handle
         again.close()
+        target.close()
+
+    run(check)
+
+
+def test_broker_is_lost_with_its_answer(gpu, monkeypatch):
+    """Memory of a broker that ends as soon as it has answered is not leased: nobody would say that it is lost."""
+
+    async def check(leases, brokers):
+        link = await brokers.of((await brokers.gpus())[0])
+        set_event = link.set_event
+
+        def answers_and_ends(number, handle):
+            answer = set_event(number, handle)
+            answer.add_done_callback(lambda _: link._lost("it ended"))
+            return answer
+
+        monkeypatch.setattr(link, "set_event", answers_and_ends)
+        with pytest.raises(GpuLostError, match="the broker of GPU 0 was lost"):
+            await leases.lease("GPU-1", 1, b"")
+        region = await leases.lease("GPU-1", 1, b"")
+        assert not region.loss
+        region.close()
+
+    run(check)
+
+
+def test_nothing_is_granted_to_a_lost_broker(gpu):
+    """A copy that is asked for while a broker ends fails, and leaves no descriptor behind."""
+
+    async def check(leases, brokers):
+        region, target = await leases.lease("GPU-1", 1, b""), create_region("test")
+        (await brokers.of(region.gpu))._lost("it ended")
+        with pytest.raises(InferenceError, match="the broker of GPU 0 was lost"):
+            await leases.fetch(region, 0, 1, target, 0)
+        assert not target.holders
+        region.close()
         target.close()
 
     run(check)

@@ -33,6 +33,10 @@ class Behaviour:
         fault, self._fault = self._fault, None
         return fault
 
+    def lease_seed(self):
+        """From this it is drawn what it leases on GPUs."""
+        return self._draw.random()
+
     def load_s(self):
         return self._draw.random() * 0.02
 

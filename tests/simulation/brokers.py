@@ -11,17 +11,22 @@ import asyncio
 import signal
 import subprocess
 from collections import deque
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from random import Random
 
 from pyruntime.runtime.brokers.brokers import Brokers
 from pyruntime.runtime.brokers.messages import Verb, decode_request, encode_answer
+from pyruntime.runtime.brokers.pool import CHUNK_BYTES
 from pyruntime.utils.gpu.driver import HANDLE_BYTES, GpuProperties, gpu_error
 
 from .broker_faults import FAULTS, START_FAULTS
 
 GPUS = 2
+# The memory for chunks on each GPU, and of that what is kept, in bytes; and the bytes of a chunk that there are.
+GPU_BYTES = 4 * CHUNK_BYTES
+KEPT_BYTES = 2 * CHUNK_BYTES
+CHUNK_SIMULATED_BYTES = 64
 # A fault comes at one of this many first packets of a broker.
 FAULT_WITHIN = 10
 # So many brokers of a scenario may have a fault; those behind them have none.
@@ -31,6 +36,8 @@ ROOM = 4
 # How long brokers may copy for clients that have left, in seconds: hung ones are lost by then. So often is looked.
 SETTLED_S = 300.0
 SETTLED_LOOKS = 300
+# How long after the end of a broker stubs know that its memory is lost, in seconds.
+TOLD_S = 1.0
 # How long packets are on their way, and how long a broker takes for one, in seconds.
 LATENCY_S_MAX = 0.0002
 WORK_S = (0.00001, 0.0001, 0.003, 0.2)
@@ -47,16 +54,35 @@ class Devices:
         self.descriptors = {}
         # The names of the regions that clients have registered, and not unregistered.
         self.registered = set()
+        # Who uses a chunk of a broker, by its handle.
+        self.users = {}
         self.is_closing = False
         self._numbers = count(1)
         self._ends = {}
 
+    @cached_property
+    def gpus(self):
+        return [GpuProperties(each, f"GPU-{each}", "", (8, 0), 1 << 30, 1 << 30, False) for each in range(GPUS)]
+
     def new_brokers(self):
         """See runtime/brokers/brokers.py."""
-        return Brokers(self._find)
+        return Brokers(lambda: self.gpus)
 
-    def _find(self):
-        return [GpuProperties(each, f"GPU-{each}", "", (8, 0), 1 << 30, 1 << 30, False) for each in range(GPUS)]
+    def lease_bytes(self, draw):
+        """How much memory a stub leases."""
+        return draw.choice((1, CHUNK_BYTES, CHUNK_BYTES + 1))
+
+    def begin_use(self, handle, user):
+        """Somebody has leased a chunk. Returns its contents, None if its broker has ended."""
+        before = self.users.setdefault(handle, user)
+        if before is not user:
+            self.world.ledger.violated(f"{user} leases memory that {before} has")
+        return self.memory.get(handle)
+
+    def end_use(self, handle, user):
+        """Somebody no longer uses a chunk."""
+        if self.users.get(handle) is user:
+            del self.users[handle]
 
     def allocate(self, size):
         """Memory of a client. Returns its handle."""
@@ -103,8 +129,13 @@ class Devices:
         rows = {row.number: row.name for row in memory.status_cuda()}
         if set(rows.values()) != self.registered:
             violated(f"regions {sorted(rows.values())} are registered, and not {sorted(self.registered)}")
+        leased = {uuid: leased for uuid, (leased, _) in self.world.gpus.usage().items() if leased}
+        if leased:
+            violated(f"stubs that have ended lease {leased} bytes")
         for broker in self.brokers:
-            if broker.is_waiting and not broker.opened.keys() <= rows.keys():
+            if broker.is_waiting and sum(broker.allocated.values()) > KEPT_BYTES:
+                violated(f"{broker} keeps {sum(broker.allocated.values())} bytes that nobody leases")
+            if broker.is_waiting and not broker.opened.keys() - broker.allocated.keys() <= rows.keys():
                 violated(f"{broker} has memory open that nobody has registered: {sorted(broker.opened)}")
             if broker.is_waiting and any(number not in self.world.memory.open for number in broker.granted):
                 violated(f"{broker} has regions that are closed: {sorted(broker.granted)}")
@@ -155,10 +186,10 @@ class HostEnd:
             if self.broker is not None:
                 self.broker.hung_up()
 
-    def arrives(self, packet):
+    def arrives(self, packets):
         """Something is to be read."""
         if not self.is_closed:
-            self.arrived.append(packet)
+            self.arrived += packets
             self._loop.is_readable(self._number)
 
     def has_room(self):
@@ -204,11 +235,16 @@ class SimulatedBroker:
         self._is_ready = False
         self._code = None
         self._inbox = deque()
+        # Packets on their way to the host.
+        self._coming = deque()
         # The request that it handles, with the regions that came with it; and the same until it has done that.
         self._at = self._due = None
+        # Memory of clients and of its own, by the numbers; the sizes of the latter.
         self.opened = {}
+        self.allocated = {}
         self.granted = {}
         self._failed = set()
+        self._handles = {}
         self._waiting = []
         self._loop.call_later(draw.random() * 0.05, self._started)
 
@@ -257,11 +293,20 @@ class SimulatedBroker:
         self._at = self._due = None
         self._inbox.clear()
         self.opened.clear()
+        self.allocated.clear()
         self.granted.clear()
         self._world.note("broker ends", self.pid, code)
+        self._loop.call_later(TOLD_S, self._check_told)
         for future in self._waiting:
             self._resolve(future)
-        self._later(self._end.arrives, b"")
+        self.answer(b"")
+
+    def _check_told(self):
+        """Who had memory of this process was told that it is lost."""
+        users = [self._devices.users.get(handle) for handle in self._handles.values()]
+        for user in users:
+            if user is not None and user.listens and not self._world.is_closing:
+                self._world.ledger.violated(f"{user} is never told that memory of {self} is lost")
 
     # The socket.
 
@@ -282,8 +327,15 @@ class SimulatedBroker:
         self._later(self._go_on)
 
     def answer(self, packet):
-        """Send a packet to the host."""
-        self._later(self._end.arrives, packet)
+        """Send a packet to the host, b"" for the end of all packets."""
+        self._coming.append(packet)
+        self._later(self._arrive)
+
+    def _arrive(self):
+        """The next packet arrives, or all that are on their way."""
+        count = len(self._coming) if self._draw.random() < 0.5 else min(1, len(self._coming))
+        if count:
+            self._end.arrives([self._coming.popleft() for _ in range(count)])
 
     def _later(self, call_back, *arguments):
         self._loop.call_later(self._draw.random() * LATENCY_S_MAX, call_back, *arguments)
@@ -375,9 +427,35 @@ class SimulatedBroker:
             case Verb.CLOSE:
                 if self.opened.pop(number, None) is None and number not in self._failed:
                     violated(f"{self} is to close memory {number}, which it was never told to open")
+            case Verb.ALLOCATE:
+                return self._allocate(serial, *arguments)
+            case Verb.FREE:
+                self._free(number)
+            case Verb.EVENT:
+                if number not in self.allocated:
+                    violated(f"{self} gets an event for memory {number}, which it has not allocated")
+                return encode_answer(serial)
             case _:
                 return self._copy(serial, verb, *arguments)
         return b""
+
+    def _allocate(self, serial, number, size):
+        if sum(self.allocated.values()) + size > GPU_BYTES:
+            return encode_answer(serial, gpu_error("CUDA_ERROR_OUT_OF_MEMORY", "allocate"))
+        handle = self._devices.allocate(CHUNK_SIMULATED_BYTES)
+        self.opened[number] = self._devices.memory[handle]
+        self.allocated[number] = size
+        self._handles[number] = handle
+        return encode_answer(serial, None, handle)
+
+    def _free(self, number):
+        if self.allocated.pop(number, None) is None:
+            self._world.ledger.violated(f"{self} is to free memory {number}, which it has not allocated")
+            return
+        del self.opened[number]
+        user = self._devices.users.get(self._handles[number])
+        if user is not None:
+            self._world.ledger.violated(f"{self} is to free memory that {user} has open")
 
     def _copy(self, serial, verb, memory, at, size, number, offset):
         violated = self._world.ledger.violated

@@ -14,6 +14,7 @@ from unittest import mock
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.brokers.brokers import Brokers
 from pyruntime.runtime.brokers.link import BrokerLink
+from pyruntime.runtime.brokers.pool import ChunkPool
 from pyruntime.runtime.caching.requests import CachedRequests
 from pyruntime.runtime.caching.streams import StreamKeeper
 from pyruntime.runtime.ensembles.credits import StepCredits
@@ -37,6 +38,7 @@ from pyruntime.runtime.instances.stub.supervisor import Supervisor
 from pyruntime.runtime.loaders.warmup import WarmUp
 from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.runtime.memory.requests import RequestSlot
+from pyruntime.runtime.regions import GpuRegion
 from pyruntime.runtime.repository.fingerprint import Fingerprint
 from pyruntime.runtime.scheduling.batcher import Batcher
 from pyruntime.runtime.scheduling.policy_queue import PolicyQueue
@@ -475,3 +477,31 @@ def use_of_memory_never_ends(original):
 def unregistered_memory_is_kept(original):
     """Memory that was unregistered while a request used it stays registered."""
     return lambda self, region: None
+
+
+@planted(GpuRegion, "left", "gpu")
+def memory_of_ended_stub_is_leased(original):
+    """Memory that a stub leased is not given back with its end."""
+    return lambda self, holder: None
+
+
+@planted(GpuRegion, "close", "gpu")
+def memory_is_leased_while_it_is_read(original):
+    """Memory on a GPU is leased to another stub when the first who counts on it lets go."""
+
+    def close(self):
+        original(self)
+        self.lessor.unused(self)
+
+    return close
+
+
+@planted(ChunkPool, "give_back", "gpu")
+def pool_keeps_everything(original):
+    """Memory that nobody leases stays with the broker, however much it is."""
+
+    def give_back(self, chunk):
+        self._kept[chunk] = self._leased.pop(chunk)
+        return []
+
+    return give_back

@@ -9,6 +9,7 @@ change, that requests of a sequence come in order to the instance that has its s
 
 import signal
 from collections import deque
+from random import Random
 
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.utils.addresses import split
@@ -34,12 +35,14 @@ from pyruntime.utils.messages import (
     LoadFailed,
     Ready,
     Release,
+    Reply,
     Requeue,
     Respond,
     Result,
     Retired,
     Stop,
     Stopped,
+    Unmap,
     encode_error,
 )
 from pyruntime.utils.request_codec import (
@@ -51,6 +54,7 @@ from pyruntime.utils.request_codec import (
     encode_request,
 )
 
+from .lessees import Lessee
 from .regions import POISON
 from .tensors import HOP, pack, request_of, value_of
 
@@ -94,6 +98,10 @@ class SimulatedStub:
         # Whether it has broken the protocol, so that it cannot expect the host to keep it.
         self.is_faulty = False
         self.is_serving = False
+        # What it leases on GPUs, if it does.
+        self.lessee = None
+        if world.gpus is not None:
+            self.lessee = Lessee(self, world.devices, Random(behaviour.lease_seed()))
         self.model = None
         self.requests = self.responses = self.arena = self.transport = None
         self.concurrency = 1
@@ -155,6 +163,8 @@ class SimulatedStub:
         if self.has_ended:
             return
         self.has_ended = True
+        if self.lessee is not None:
+            self.lessee.end()
         self.world.note("stub dies", self.name, code)
         self.transport_hang_up()
         self.loop.call_later(self.behaviour.exit_delay_s(), self.process.exit, code)
@@ -232,6 +242,10 @@ class SimulatedStub:
             case DropSequences():
                 self.queue.append(message)
                 self._go_on()
+            case Reply():
+                self.lessee.replied(message)
+            case Unmap(regions=numbers) if self.lessee is not None:
+                self.lessee.unmap(numbers)
             case CheckReady():
                 self.say(IsReady(True, ""))
             case Stop():
@@ -245,6 +259,8 @@ class SimulatedStub:
         else:
             self.is_serving = True
             self.say(Ready(False, self.drops))
+            if self.lessee is not None:
+                self.lessee.go_on()
 
     def _go_on(self):
         while self.queue and len(self.running) < self.concurrency and not self.has_ended:

@@ -33,10 +33,11 @@ from pyruntime.utils.errors import InferenceError
 
 from ..runtime.server_states import new_state
 from .behaviour import Behaviour
-from .brokers import Devices
+from .brokers import KEPT_BYTES, Devices
 from .catalogue import RESOURCE, RESOURCE_LIMIT, regrouped
 from .executors import SimulatedExecutor
 from .ledger import Ledger
+from .lessees import WatchedLeases
 from .stubs import SimulatedStub
 from .transport import StubTransport
 from .wires import Wire
@@ -96,6 +97,8 @@ class World:
         # The GPUs, and the host's ends of their brokers.
         self.devices = Devices(self)
         self.links = []
+        # The memory there that stubs lease; None in scenarios without GPUs.
+        self.gpus = None
 
     # What is simulated in place of processes and memory.
 
@@ -137,6 +140,10 @@ class World:
         self.tasks = tasks
         self.table = LifecycleTable()
         self.live = LiveVersions(self.table, tasks, DRAIN_S)
+        brokers = self.devices.new_brokers()
+        if "gpu" in self.plan.features:
+            sizes = dict.fromkeys(range(len(self.devices.gpus)), KEPT_BYTES)
+            self.gpus = WatchedLeases(self, brokers, sizes, Random(f"{self.plan.seed} reads"))
         self.cache = LocalCache("local", {"size": "4096"})
         await self.cache.open()
         settings = LIMITED if self.plan.limits_rate else SETTINGS
@@ -149,7 +156,7 @@ class World:
         await self.control.start(self.control_names())
         self.note("loaded", sorted(self.table.serving))
         if self.plan.wires:
-            await self._open_frontends(settings)
+            await self._open_frontends(settings, brokers)
 
     def control_names(self):
         """The models to load at the start."""
@@ -191,11 +198,11 @@ class World:
         self.note("unloads", name)
         await self.control.unload(name)
 
-    async def _open_frontends(self, settings):
+    async def _open_frontends(self, settings, brokers):
         settings = replace(settings, max_pending_bytes=self.plan.pending_bytes, allow_metrics=False)
         self.state = new_state(settings, tasks=self.tasks, table=self.table, control=self.control)
         self.state.rounds = Rounds(self.ticks, self.state.soon)
-        self.state.client_memory = ClientMemory(True, CLIENT_STRINGS_BYTES, self.devices.new_brokers())
+        self.state.client_memory = ClientMemory(True, CLIENT_STRINGS_BYTES, brokers)
         self.state.loaded = True
         self.listeners = Listeners(self.state)
         await self.listeners.open()
@@ -264,9 +271,6 @@ class World:
         return self.models[name].draft if count is None else regrouped(self.models[name], count)
 
     # What models ask of the server: see ModelServer.
-
-    # The memory on GPUs that models share: no simulated model has tensors there.
-    gpus = None
 
     def find(self, name, version):
         return self.table.resolve(name, version)

@@ -1,0 +1,116 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Simulated stubs that lease memory of the brokers, as models with tensors on a GPU do, and others that read there."""
+
+from pyruntime.runtime.brokers.leases import GpuLeases
+from pyruntime.utils.errors import InferenceError
+from pyruntime.utils.gpu.driver import HANDLE_BYTES
+from pyruntime.utils.messages import CLOSED_GPU, LEASE_GPU, OK, RETURN_GPU, Ask
+
+from .tensors import pack, value_of
+
+# The bytes that a lessee writes.
+WRITTEN_BYTES = 16
+# A lessee keeps memory for so long, and reads of it take place within such a time, in seconds.
+KEPT_S = (0.0, 0.001, 0.02, 0.5, 70.0)
+# The chunks that a stub leases in its life.
+LEASES_MAX = 4
+EVENT = bytes(HANDLE_BYTES)
+
+
+class Lessee:
+    """The leases of one stub: see stub/gpu_memory.py. `devices` are the GPUs, and `draw` says what it does."""
+
+    def __init__(self, stub, devices, draw):
+        self._stub = stub
+        self._devices = devices
+        self._draw = draw
+        self._left = draw.randrange(LEASES_MAX)
+        # The handles of what it has leased, by the numbers of the regions.
+        self._handles = {}
+        self._questions = 0
+
+    @property
+    def listens(self):
+        """Whether the process reads what the host says."""
+        return not self._stub.has_ended and not self._stub.is_deaf and not self._stub.is_faulty
+
+    def go_on(self):
+        """Lease memory, perhaps."""
+        if self._left and not self._stub.has_ended and not self._stub.is_deaf:
+            self._left -= 1
+            self._questions += 1
+            uuid = f"GPU-{self._draw.randrange(len(self._devices.gpus))}"
+            self._stub.say(Ask(self._questions, LEASE_GPU, [uuid, self._devices.lease_bytes(self._draw), EVENT]))
+
+    def replied(self, message):
+        """An answer of the host."""
+        self._stub.world.note("lease", self._stub.name, message.code)
+        if message.code == OK:
+            number, _, handle, _ = message.value
+            self._handles[number] = handle
+            contents = self._devices.begin_use(handle, self)
+            if contents is not None:  # otherwise its broker has ended
+                contents[:WRITTEN_BYTES] = pack(number, 2)
+            self._stub.loop.call_later(self._draw.choice(KEPT_S), self._give_back, number)
+        self.go_on()
+
+    def unmap(self, numbers):
+        """Memory is lost."""
+        for number in numbers:
+            if number in self._handles:
+                self._end_use(number)
+                self._stub.say(Ask(0, CLOSED_GPU, [number]))
+
+    def end(self):
+        """The process ends."""
+        for number in list(self._handles):
+            self._end_use(number)
+        self._handles.clear()
+
+    def _give_back(self, number):
+        if number in self._handles and not self._stub.has_ended and not self._stub.is_deaf:
+            self._end_use(number)
+            del self._handles[number]
+            self._stub.say(Ask(0, RETURN_GPU, [number]))
+
+    def _end_use(self, number):
+        self._devices.end_use(self._handles[number], self)
+
+    def __repr__(self):
+        return f"<Lessee {self._stub.name}>"
+
+
+class WatchedLeases(GpuLeases):
+    """Leases that others read, as steps of an ensemble do."""
+
+    def __init__(self, world, brokers, sizes, draw):
+        super().__init__(brokers, sizes)
+        self._world = world
+        self._draw = draw
+
+    async def lease(self, uuid, size, event):
+        region = await super().lease(uuid, size, event)
+        if self._draw.random() < 0.5:
+            self._world.loop.call_later(self._draw.choice(KEPT_S), self._begin_read, region)
+        return region
+
+    def _begin_read(self, region):
+        if not region.is_closed and not self._world.is_closing:
+            region.count_on()
+            self._world.tasks.create_task(self._read(region), name="read from a GPU")
+
+    async def _read(self, region):
+        """What is read was written by the lessee: nobody else has the memory while somebody counts on it."""
+        world = self._world
+        target = world.memory.create_region("read", in_need=True)
+        try:
+            await self.fetch(region, 0, WRITTEN_BYTES, target, 0)
+            value = value_of(target.view[:WRITTEN_BYTES])
+            if value not in (0, region.number):
+                world.ledger.violated(f"{value} is read from memory {region.number} on a GPU")
+        except InferenceError as exc:
+            world.note("not fetched", int(exc.code))
+        finally:
+            target.close()
+            region.close()

@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -510,8 +510,4 @@ def test_nothing_is_left(serve, model, install_backends, wait_until, kind):
 
 def threads_of(server):
     """The names of the threads of a server that are those of instances of `m`."""
-    names = []
-    for path in Path(f"/proc/{server.process.pid}").glob("task/*/comm"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended just now
-            names.append(path.read_text().strip())
-    return sorted(name for name in names if name.startswith("m_"))
+    return sorted(name for name in server.threads() if name.startswith("m_"))

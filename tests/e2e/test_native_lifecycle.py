@@ -95,8 +95,7 @@ def test_threads_end_with_their_instances(serve, model, backends, wait_until, at
     server = serve(backends, EXPLICIT)
 
     def threads():
-        tasks = Path(f"/proc/{server.process.pid}/task").glob("*/comm")
-        return sum(task.read_text().startswith("thread_") for task in tasks)
+        return sum(name.startswith("thread_") for name in server.threads())
 
     with closing(server.client()) as client:
         if at == "instance_initialize":
@@ -354,8 +353,7 @@ def test_stacks(serve, model, gate, backends, wait_until):
         assert asked.result() == [7]
     heads = [f"{name}_0_{number} of {name} version 1, process {pid}" for number in (0, 1)]
     assert [line for line in shown.splitlines() if " of gate" in line] == heads
-    threads = [entry.read_text() for entry in Path(f"/proc/{pid}/task").glob("*/comm")]
-    assert "gate_of_the_tes\n" in threads
+    assert "gate_of_the_tes" in server.threads()
     thread = "Thread gate_of_the_tes of the server (native code): executes "
     lines = sorted(line for line in shown.splitlines() if line.startswith("Thread "))
     assert re.fullmatch(re.escape(thread) + r"a batch, which it was given \d+\.\d{3} s ago; 0 wait behind it", lines[0])

@@ -80,6 +80,14 @@ class Server:
         (stub,) = self.stubs(instance)
         return stub
 
+    def threads(self) -> list[str]:
+        """The names of the threads of its process."""
+        names = []
+        for path in Path(f"/proc/{self.process.pid}/task").glob("*/comm"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # one that has just ended
+                names.append(path.read_text().rstrip("\n"))
+        return names
+
     def shared_bytes(self) -> int:
         """How much memory its shared regions use."""
         regions = {}

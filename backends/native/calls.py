@@ -152,11 +152,14 @@ def _respond(call: _triton.Call, response: InferenceResponse | None, final: bool
         error = response.error()
         call.respond(final, None, {}, (int(error.code()), error.message()), model, version, None)
         return
-    contents = [(each.name(), each._datatype, each.shape(), _in_main_memory(each)) for each in outputs or ()]
+    contents = [
+        # What lies on a GPU is in no region.
+        (each.name(), each._datatype, each.shape(), each._encoded() if each._region else _copy_of(each))
+        for each in outputs or ()
+    ]
     call.respond(final, contents, json.loads(response.parameters()), None, model, version, None)
 
 
-def _in_main_memory(tensor: Tensor) -> Any:
-    """The contents of a tensor as native code reads them; a copy of those on a GPU."""
-    contents = tensor._encoded()
-    return contents if tensor.is_cpu() else contents.tobytes()
+def _copy_of(tensor: Tensor) -> Any:
+    """The contents of a tensor that may be on a GPU, in main memory."""
+    return tensor._encoded() if tensor.is_cpu() else tensor._encoded().tobytes()

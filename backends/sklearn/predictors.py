@@ -17,6 +17,8 @@ from pyruntime.utils.errors import LoadError
 # Files of XGBoost, LightGBM and skops hold data only. A pickle runs code of its author when it is loaded.
 FILENAMES = ["model.skops", "model.ubj", "model.json", "model.txt", "model.pkl", "model.joblib"]
 ALLOW_PICKLE = "ALLOW_PICKLE"
+# The types that a file of skops may have beyond those that skops trusts itself, separated by commas.
+TRUSTED_TYPES = "TRUSTED_TYPES"
 # Probabilities of all classes in place of the class, as in Triton's FIL backend.
 PREDICT_PROBA = "predict_proba"
 
@@ -43,8 +45,7 @@ def load_predictor(settings: Settings, path: str, threads: int) -> Predictor:
         if suffix == ".txt":
             return _lightgbm(settings, path, threads)
         if suffix == ".skops":
-            skops = import_framework("skops.io", "skops", "sklearn", settings.name)
-            return _sklearn(settings, skops.load(path), threads)
+            return _sklearn(settings, _load_skops(settings, path), threads)
         if suffix in (".pkl", ".joblib"):
             return _sklearn(settings, _unpickle(settings, path), threads)
     except LoadError:
@@ -64,6 +65,18 @@ def _lightgbm(settings: Settings, path: str, threads: int) -> Predictor:
     lightgbm = import_framework("lightgbm", "lightgbm", "", settings.name)
     booster = lightgbm.Booster(model_file=path)
     return Predictor(booster.num_feature(), lambda rows: booster.predict(rows, num_threads=threads))
+
+
+def _load_skops(settings: Settings, path: str) -> Any:
+    skops = import_framework("skops.io", "skops", "sklearn", settings.name)
+    trusted = [name.strip() for name in settings.parameters.get(TRUSTED_TYPES, "").split(",") if name.strip()]
+    unknown = [name for name in skops.get_untrusted_types(file=path) if name not in trusted]
+    if unknown:
+        raise LoadError(
+            f"model '{settings.name}': '{path}' has objects of types that skops does not trust: {', '.join(unknown)}. "
+            f"Name them in the parameter {TRUSTED_TYPES}, separated by commas, if you trust the file"
+        )
+    return skops.load(path, trusted=trusted)
 
 
 def _unpickle(settings: Settings, path: str) -> Any:

@@ -33,12 +33,29 @@ def predicted(server, name):
 
 
 def test_models_of_skops(serve, model, classifier):
-    """A file of skops needs no configuration but the backend; names of classes are texts."""
+    """A file of skops needs no configuration but the backend; names of classes are texts.
+
+    A pipeline has types that skops does not trust itself: the configuration must name them.
+    """
+    from sklearn.compose import make_column_transformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+
     skops = pytest.importorskip("skops.io", reason="skops is not installed (pip install skops)")
     skops.dump(classifier, model("labels", None, BACKEND) / "1" / "model.skops")
-    server = serve()
+    columns = make_column_transformer((FunctionTransformer(np.absolute), [0]), remainder="passthrough")
+    pipeline = make_pipeline(SimpleImputer(), columns, classifier).fit(ROWS, LABELS)
+    types = ", ".join(skops.get_untrusted_types(data=skops.dumps(pipeline)))
+    assert "numpy" in types
+    for name, more in (("unnamed", ""), ("named", parameters(TRUSTED_TYPES=types))):
+        skops.dump(pipeline, model(name, None, BACKEND + more) / "1" / "model.skops")
+    server = serve(*LENIENT)
     with closing(server.client()) as client:
         config = client.get_model_config("labels")
+        reasons = {row["name"]: row.get("reason", "") for row in client.get_model_repository_index()}
+    assert f"has objects of types that skops does not trust: {types}. Name them in the" in reasons["unnamed"]
+    assert predicted(server, "named") == [[b"low"], [b"low"], [b"high"], [b"high"]]
     assert (config["max_batch_size"], config["input"][0]["dims"]) == (4, [2])
     assert config["output"][0]["data_type"] == "TYPE_STRING"
     assert predicted(server, "labels") == [[b"low"], [b"low"], [b"high"], [b"high"]]

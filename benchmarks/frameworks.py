@@ -6,10 +6,12 @@
     build/frameworks-venv/bin/pip install -e . onnx onnxruntime torch fastapi "uvicorn[standard]"; apt-get install wrk
     build/frameworks-venv/bin/python benchmarks/frameworks.py --json build/frameworks.json
 
-It takes some five minutes, and wants a machine that does nothing else. Every request has one row. For each model the
-three take turns on the same cores, with as many threads of the framework as there are cores:
+It takes some five and a half minutes, prints the table for docs/explanation/performance.md, and wants a machine that
+does nothing else. Every request has one row. For each model the three take turns on the same cores, with as many
+threads of the framework as there are cores:
 
-- *pyruntime* with dynamic batching and one instance. The client is wrk, which needs the same cores.
+- *pyruntime* with dynamic batching and one instance. The client is wrk, which needs the same cores: the column
+  `Client` is its part of their time.
 - *loop*: the framework itself, in one process and without a client, as fast as it can, with batches of the sizes that
   pyruntime has just made, in the same proportions. The goal is 0.85 of its rows a second.
 - *FastAPI*: what people write by hand: one request at a time, by the same session, JSON in and out, for images and
@@ -24,6 +26,7 @@ import json
 import multiprocessing
 import os
 import re
+import resource
 import socket
 import statistics
 import subprocess
@@ -274,18 +277,26 @@ def request_of(name, row):
 
 
 def client_rate(url, headers, body, connections, seconds, folder):
-    """Answered requests per second, with one request in flight on each connection."""
+    """Answered requests per second, and the client's part of the cores. Each connection has one request in flight."""
     (folder / "body").write_bytes(body)
     lines = ['wrk.method = "POST"', f"local file = io.open({json.dumps(str(folder / 'body'))}, 'rb')"]
     lines += ['wrk.body = file:read("*a")', "file:close()"]
     lines += [f"wrk.headers[{json.dumps(key)}] = {json.dumps(value)}" for key, value in headers.items()]
     (folder / "load.lua").write_text("\n".join(lines))
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(folder / "load.lua"), url]
+    before = ended_children_s()
     done = subprocess.run(command, capture_output=True, text=True)
+    used = (ended_children_s() - before) / seconds / len(os.sched_getaffinity(0))
     rate = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
     if done.returncode or rate is None or "Non-2xx" in done.stdout:
         sys.exit(f"{' '.join(command)}:\n{done.stdout}{done.stderr}")
-    return max(float(rate.group(1)), 1 / seconds)  # a slow server answers the first requests later
+    return max(float(rate.group(1)), 1 / seconds), used  # a slow server answers the first requests later
+
+
+def ended_children_s():
+    """The CPU time of all child processes that have ended; the servers have not."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def batches_of(port):
@@ -334,12 +345,12 @@ def measure(kind, all_connections, rounds, seconds, work):
             found = []
             for _ in range(rounds):
                 before = batches_of(ports[0])
-                mine = client_rate(*our_load, connections, seconds, folder)
+                mine, client = client_rate(*our_load, connections, seconds, folder)
                 sizes = batches_of(ports[0]) - before
-                other = client_rate(*their_load, connections, seconds, folder)
+                other, _ = client_rate(*their_load, connections, seconds, folder)
                 bare = loop.rate(dict(sizes), seconds)
                 rows = sum(size * count for size, count in sizes.items()) / sizes.total()
-                found.append({"rows": rows, "loop": bare, "pyruntime": mine, "fastapi": other})
+                found.append({"rows": rows, "loop": bare, "pyruntime": mine, "fastapi": other, "client": client})
                 found[-1] |= {"to_loop": mine / bare, "to_fastapi": mine / other}
             yield connections, {key: statistics.median(each[key] for each in found) for key in found[0]}
 
@@ -353,12 +364,12 @@ def main():
     parser.add_argument("--json", type=Path, help="a file for the results")
     options = parser.parse_args()
     results = {}
-    print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, batches of up to {BATCH_MAX} rows")
+    print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, batches of up to {BATCH_MAX} rows\n")
     print(
         "| Model | In flight | Rows a batch | Loop, rows/s | pyruntime, requests/s | FastAPI, requests/s "
-        "| Of the loop | Of FastAPI |"
+        "| Of the loop | Of FastAPI | Client |"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as work:
         for kind in options.kinds:
             framework, _, shape = kind.partition(" ")
@@ -366,7 +377,8 @@ def main():
                 results[f"{kind}, {connections}"] = row
                 print(
                     f"| {framework}, {SIZES[shape]} | {connections} | {row['rows']:.1f} | {row['loop']:.0f} | "
-                    f"{row['pyruntime']:.0f} | {row['fastapi']:.0f} | {row['to_loop']:.2f} | {row['to_fastapi']:.1f} |",
+                    f"{row['pyruntime']:.0f} | {row['fastapi']:.0f} | {row['to_loop']:.2f} | {row['to_fastapi']:.1f} | "
+                    f"{row['client']:.0%} |",
                     flush=True,
                 )
     if options.json:

@@ -60,7 +60,7 @@ class Written:
     absent: dict[str, None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """What a request needs: `steps`, by their index, and `outputs`.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Hashable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from pyruntime.runtime.calls.call_request import CallRequest
 from pyruntime.runtime.calls.model_call import Callee, CallTracer, ModelCall
@@ -30,16 +30,24 @@ _LOG = logging.getLogger("pyruntime.ensembles")
 Contents = tuple[str, str, list[int], memoryview | bytes, int]
 
 
-class Prepared(NamedTuple):
+class Prepared:
     """The inputs of a step. The request refers to `inputs`, in `regions`; or it has `contents`, which differ each time.
 
-    `kind` is that of CallRequest.make_job.
+    `kind` is that of CallRequest.make_job. `options` are those of a step in no sequence but that of its ensemble, whose
+    request had the options `made_of`.
     """
 
-    inputs: list[TensorRef]
-    contents: list[Contents]
-    regions: list[GrantedRegion]
-    kind: Hashable
+    __slots__ = ("contents", "inputs", "kind", "made_of", "options", "regions")
+
+    def __init__(
+        self, inputs: list[TensorRef], contents: list[Contents], regions: list[GrantedRegion], kind: Hashable
+    ) -> None:
+        self.inputs = inputs
+        self.contents = contents
+        self.regions = regions
+        self.kind = kind
+        self.made_of: RequestOptions | None = None
+        self.options: RequestOptions | None = None
 
 
 class StepOwner(Protocol):
@@ -107,17 +115,21 @@ class StepCall(ModelCall):
             prepared = self._prepare()
             if source is not None and kept is not None:
                 kept.derive((step, source.batch), prepared)
-        inputs, contents, regions, kind = prepared
+        inputs, contents, regions = prepared.inputs, prepared.contents, prepared.regions
         if contents:
             inputs = []
             for name, datatype, shape, data, size in contents:
                 copy = data if isinstance(data, bytes) else data.tobytes()
                 inputs.append((name, datatype, shape, copy, size, MEMORY_CPU, 0))
-        sequence_id, flags = self.mark = (self._mark() if source is None else source.mark) or owner.mark
-        timeout_us, parameters = ensemble_job.options.timeout_us, ensemble_job.options.parameters
-        # As its constructor does, which costs a call.
-        options = tuple.__new__(RequestOptions, (sequence_id, flags, timeout_us, step.requested, parameters))
-        valid = callee.validated.find(kind) if not parameters else None
+        mark = self._mark() if source is None else source.mark
+        self.mark = mark or owner.mark
+        options = prepared.options
+        if options is None or mark is not None or prepared.made_of is not ensemble_job.options:
+            _, _, timeout_us, _, parameters = ensemble_job.options
+            options = RequestOptions(*self.mark, timeout_us, step.requested, parameters)
+            if mark is None:
+                prepared.made_of, prepared.options = ensemble_job.options, options
+        valid = callee.validated.find(prepared.kind) if not options.parameters else None
         if valid is None:
             request = CallRequest(ensemble_job.id, options, owner.parameters, inputs, regions, self.trace)
             job = request.make_job(callee, slots, respond)

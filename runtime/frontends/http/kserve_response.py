@@ -18,7 +18,7 @@ import orjson
 
 from pyruntime.runtime.frontends.http.json_tensors import unpack
 from pyruntime.runtime.frontends.http.kserve_request import OutputOptions
-from pyruntime.runtime.requests.types import InferResponse, OutputTensor, Parameter
+from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OutputTensor, Parameter
 
 # A model answers most requests with the same shapes, hence with the same document but for the id. Documents are
 # remembered that are no longer than this, and as many as this: some 8 MiB at most, with their keys.
@@ -45,8 +45,29 @@ def encode_infer(response: InferResponse, options: OutputOptions) -> tuple[bytes
 def encode_binary(response: InferResponse) -> tuple[bytes, list[memoryview | bytes], int]:
     """(document, the binary parts in order, the length of all of them in bytes), where all outputs are binary.
 
-    That is so for nearly all responses, so the document is remembered, all but the id and the parameters.
+    That is so for nearly all responses, so the document is remembered, all but the id and the parameters. Nobody may
+    change the parts: other responses have the same ones.
     """
+    name, version, outputs = response.model_name, response.model_version, response.outputs
+    if type(outputs) is KeptOutputs:
+        encoded = outputs.derived.get((name, version))
+        if encoded is None:
+            encoded = _encode_outputs(response)
+            outputs.derive((name, version), encoded)
+    else:
+        encoded = _encode_outputs(response)
+    document, parts, length = encoded
+    if response.id:
+        document = b'{"id":%b,%b' % (orjson.dumps(response.id), document[1:])
+    if response.parameters:
+        # In a string each quote is escaped, so this is the member.
+        at = document.index(b'"outputs":')
+        document = b'%b"parameters":%b,%b' % (document[:at], orjson.dumps(response.parameters), document[at:])
+    return document, parts, length + len(document)
+
+
+def _encode_outputs(response: InferResponse) -> tuple[bytes, list[memoryview | bytes], int]:
+    """(document without id and parameters, the binary parts, their length), where all outputs are binary."""
     parts: list[memoryview | bytes] = []
     length = 0
     fields: list[str | int] = [response.model_name, response.model_version]
@@ -65,12 +86,7 @@ def encode_binary(response: InferResponse) -> tuple[bytes, list[memoryview | byt
             if len(_documents) >= DOCUMENTS_KEPT_MAX:
                 _documents.clear()
             _documents[key] = known
-    document = b'{"id":%b,%b' % (orjson.dumps(response.id), known[1:]) if response.id else known
-    if response.parameters:
-        # In a string each quote is escaped, so this is the member.
-        at = document.index(b'"outputs":')
-        document = b'%b"parameters":%b,%b' % (document[:at], orjson.dumps(response.parameters), document[at:])
-    return document, parts, length + len(document)
+    return known, parts, length
 
 
 def encode_error(message: str) -> bytes:

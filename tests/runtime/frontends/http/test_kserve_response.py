@@ -17,7 +17,7 @@ from pyruntime.runtime.frontends.http.kserve_response import (
     encode_error,
     encode_infer,
 )
-from pyruntime.runtime.requests.types import InferResponse, OutputTensor
+from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OutputTensor
 from pyruntime.utils.dtypes import BY_NAME, DATATYPES
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -67,6 +67,21 @@ def test_client_reads_every_datatype(datatype, shape, options):
     assert found.shape == array.shape
     assert (found == array).all()
     assert result.get_response()["id"] == "7"
+
+
+def test_outputs_that_are_kept():
+    """Responses with the same outputs share their document and parts: not the id, the parameters or the model."""
+    contents = bytearray(2)
+    outputs = KeptOutputs([OutputTensor("Y", "INT8", [2], memoryview(contents))])
+    for number, (name, version, id, parameters) in enumerate(
+        [("m", 1, "", {}), ("m", 1, "7", {}), ("m", 1, "", {"a": 1}), ("m", 2, "", {}), ("n", 1, "8", {"a": 2})] * 2
+    ):
+        contents[:] = [number, 0]
+        result = read(InferResponse(name, version, id, outputs, parameters), ALL_BINARY)
+        assert result.as_numpy("Y").tolist() == [number, 0]
+        found = result.get_response()
+        assert (found["model_name"], found["model_version"], found.get("id", "")) == (name, str(version), id)
+        assert found.get("parameters", {}) == parameters
 
 
 def test_client_reads_both_forms_at_once():

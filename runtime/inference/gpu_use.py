@@ -89,7 +89,10 @@ class GpuUse:
         if isinstance(outcome, InferResponse):
             # The contents of the memory are not known by the bytes of the request: no answer is prepared for it.
             outcome = placed = _plain(outcome)
-            if any(output.name in self._places for output in outcome.outputs):
+            is_copied = any(output.name in self._places for output in outcome.outputs)
+            if is_copied or self._waiting:
+                keep_open(outcome)  # the process that made it may end before the client has it
+            if is_copied:
                 placed = task = self._tasks.create_task(self._put(outcome), name="copy outputs to a GPU")
                 task.add_done_callback(self._go_on)
         self._waiting.append((placed, final))
@@ -115,8 +118,7 @@ class GpuUse:
             self._client(placed, final)
 
     async def _put(self, response: InferResponse) -> InferResponse | InferenceError:
-        """The response with its outputs in their places."""
-        keep_open(response)
+        """The response, which is kept open, with its outputs in their places."""
         outputs: list[OutputTensor] = []
         copies = []
         failure: InferenceError | None = None

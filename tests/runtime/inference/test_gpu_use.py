@@ -319,6 +319,32 @@ def test_outputs_that_fail(region, size):
     run(check, request)
 
 
+def test_process_ends_behind_its_responses():
+    """Responses that are copied, or wait for others, keep their memory when the process that made them has ended."""
+    memory, region = Memory(bytes(4)), create_region("test")
+    region.commit(0, 4096)
+    region.view[:8] = b"abcdefgh"
+    request = InferRequest("m", gpu_places={"A": place(memory, 4)}, uses_gpu=True)
+
+    async def check(use, got):
+        use.respond(response_of(region, ("A", 0, 4)), False)
+        use.respond(response_of(region, ("B", 4, 2)), True)
+        region.close()
+        await turns()
+        memory.copies[0].set_result(None)
+        await turns()
+        assert bytes(memory.contents) == b"abcd"
+        first, second = [response for response, _ in got]
+        assert bytes(second.outputs[0].data) == b"ef"
+        first.release()
+        assert not region.is_closed
+        second.outputs.clear()
+        second.release()
+        assert region.is_closed
+
+    run(check, request)
+
+
 def test_response_that_is_known_by_its_key():
     """The response of a cache is passed on without its key: the request's bytes do not say what the GPU holds."""
     memory = Memory(b"x")

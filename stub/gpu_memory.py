@@ -22,7 +22,7 @@ from pyruntime.stub.pb_utils.gpu_tensor import GpuContents, OnGpu
 from pyruntime.utils.addresses import address, split
 from pyruntime.utils.arena import Arena, Backing, slot_bytes
 from pyruntime.utils.errors import LocalError, OutOfMemoryError
-from pyruntime.utils.gpu.driver import GpuError
+from pyruntime.utils.gpu.driver import GpuError, gpu_error
 from pyruntime.utils.messages import CLOSED_GPU, LEASE_GPU, RETURN_GPU, MapGpu
 
 
@@ -137,21 +137,20 @@ class GpuMemory:
         with self._lock:
             chunk = self._chunks.get(number)
             if chunk is None:
+                if number not in self._announced:
+                    raise gpu_error("CUDA_ERROR_INVALID_HANDLE", "open", "the broker of the GPU was lost")
                 chunk = self._chunks[number] = _open(self._announced[number])
         return chunk, offset
 
-    def unmap(self, number: int) -> bool:
-        """Close a region to which no later message refers. False if it is not on a GPU."""
+    def unmap(self, number: int) -> None:
+        """Close a region to which no later message refers, or whose memory is gone; it may be a lease."""
         with self._lock:
-            announced = self._announced.pop(number, None)
-            lease = self._leases.pop(number, None)
+            self._announced.pop(number, None)
+            self._leases.pop(number, None)
             chunk = self._chunks.pop(number, None)
-            if announced is None and lease is None:
-                return False
             if chunk is not None:
                 _close(chunk)
         self._tell(CLOSED_GPU, [number])
-        return True
 
     # Tensors of this process.
 

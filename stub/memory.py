@@ -271,9 +271,7 @@ class Regions(Source):
         return None
 
     def unmap(self, number: int) -> None:
-        """Close a region: no later message refers to it. Existing views stay valid; of one on a GPU there are none."""
-        if self._gpu is not None and self._gpu.unmap(number):
-            return
+        """Close a region: no later message refers to it. Existing views stay valid."""
         with self._lock:
             while number not in self._regions:  # nobody has read of it, so nobody has taken it from the socket
                 self._receive()

@@ -51,6 +51,7 @@ from pyruntime.utils.messages import (
     Stop,
     Stopped,
     Unmap,
+    UnmapGpu,
     Unread,
 )
 from pyruntime.utils.regions import Region
@@ -141,6 +142,8 @@ class Worker:
             self._server.reply(message)
         elif isinstance(message, MapGpu):
             self._regions.gpu.announce(message)
+        elif isinstance(message, UnmapGpu):
+            self._regions.gpu.unmap(message.number)
         elif isinstance(message, Unmap):
             for number in message.regions:
                 self._regions.unmap(number)

@@ -59,6 +59,7 @@ from pyruntime.utils.messages import (
     Stop,
     Stopped,
     Unmap,
+    UnmapGpu,
     Unread,
 )
 
@@ -87,7 +88,7 @@ Table = Dict[State, Dict[Type[Any], State]]
 
 # The messages of a model to the server, legal from the beginning of initialize on.
 _QUESTIONS = (Call, CancelCall, Consumed, ReleaseHold, Ask, Measure, Log)
-_ANSWERS = (Answer, Unread, MapGpu, Unmap, Reply)
+_ANSWERS = (Answer, Unread, MapGpu, UnmapGpu, Unmap, Reply)
 
 
 def _staying(state: State, messages: Iterable[Type[Any]]) -> Dict[Type[Any], State]:

@@ -252,7 +252,6 @@ class MapGpu(NamedTuple):
     """Host to stub: later messages refer to the region `number`, `size` bytes on the GPU with this UUID.
 
     `handle` opens the memory, and `event` the event behind the copies of the process that writes there, b"" for none.
-    The stub says when it has closed the region, after an Unmap: see CLOSED_GPU.
     """
 
     number: int
@@ -262,7 +261,16 @@ class MapGpu(NamedTuple):
     size: int
 
 
-# The methods by which a stub asks for memory on a GPU, gives it back, and says that it has closed what an Unmap named.
+class UnmapGpu(NamedTuple):
+    """Host to stub: no later message refers to this region on a GPU, or its memory is gone.
+
+    The stub closes it, also if it leases it, and says so: see CLOSED_GPU.
+    """
+
+    number: int
+
+
+# The methods by which a stub asks for memory on a GPU, gives it back, and says that it has closed what UnmapGpu named.
 # LEASE_GPU has the UUID, the size in bytes, and the handle of the event that the stub records behind its copies. Its
 # result is a list: the number of the region and of the GPU, the handle of the memory, and its size in bytes. The others
 # have the number of the region, and no result.
@@ -348,6 +356,7 @@ Message = Union[
     IsReady,
     DropSequences,
     MapGpu,
+    UnmapGpu,
 ]
 
 # The tag of a message is its index in this list, so new messages go to the end.
@@ -383,6 +392,7 @@ MESSAGES: Tuple[Type[Any], ...] = (
     IsReady,
     DropSequences,
     MapGpu,
+    UnmapGpu,
 )
 
 TAGS: Dict[Type[Any], int] = {message: tag for tag, message in enumerate(MESSAGES)}
@@ -421,4 +431,5 @@ FIELDS: Tuple[Tuple[Any, ...], ...] = (
     (bool, str),
     (list,),
     (int, str, bytes, bytes, int),
+    (int,),
 )

@@ -38,7 +38,10 @@ class GpuContents:
     `place` is None if no other process can open them.
     """
 
-    place: Optional[OnGpu] = None
+    @property
+    def place(self) -> Optional[OnGpu]:
+        """See the class."""
+        return None
 
     def __init__(self, name: str, imported: ImportedTensor) -> None:
         """`name` is that of the tensor."""

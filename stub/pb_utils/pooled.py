@@ -38,7 +38,13 @@ class PooledContents(GpuContents):
         super().__init__(
             name, ImportedTensor(self._chunk.at(offset), tuple(shape), datatype, hold, self._chunk.gpu, True)
         )
-        self.place = OnGpu(at, device)
+        self._place = OnGpu(at, device)
+
+    @property
+    def place(self) -> OnGpu:
+        """See GpuContents. Raises TritonModelException if the memory is gone."""
+        self._chunk.at(0)
+        return self._place
 
     def settle(self) -> None:
         """See GpuContents. A framework may read them from now on, until they are let go of."""

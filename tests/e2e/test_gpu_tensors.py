@@ -2,13 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors that stay on a GPU between models, on GPUs of the stand-in, with real servers."""
 
+import base64
 import json
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
+import tritonclient.http as http
 from numpy.testing import assert_array_equal
+from tritonclient.utils import InferenceServerException
 
 from pyruntime.utils.gpu.inventory import STAND_IN
+from pyruntime.utils.gpu.stand_in import StandInGpu
 from pyruntime.utils.gpu.visible import VISIBLE
 
 CONFIG = """
@@ -229,3 +237,72 @@ def test_ensembles(server, seen, last, places):
     array = np.arange(100_000)
     assert_array_equal(infer(server, f"chain_{last}", array), array * 12)
     assert seen("double") + (seen(last) if last != "double" else "") == places
+
+
+def test_client_memory(server, machine):
+    """An output goes from the memory of the model to that of a client on the same GPU, and never to main memory."""
+    array, gpu = np.arange(1000), StandInGpu(str(machine))
+    pointer = gpu.allocate(array.nbytes)
+    tensor, output = http.InferInput("IN", [1000], "INT64"), http.InferRequestedOutput("OUT")
+    tensor.set_data_from_numpy(array)
+    output.set_shared_memory("client", array.nbytes)
+    with closing(server.client()) as client:
+        client.register_cuda_shared_memory("client", base64.b64encode(gpu.export(pointer)), 0, array.nbytes)
+        describe(machine, read="CUDA_ERROR_UNKNOWN")
+        try:
+            client.infer("make", [tensor], outputs=[output])
+        finally:
+            describe(machine)
+        client.unregister_cuda_shared_memory("client")
+    found = np.empty_like(array)
+    gpu.read(pointer, found.view(np.uint8))
+    assert_array_equal(found, array * 3)
+
+
+def test_kept_inputs(server):
+    """A tensor on the GPU stays as it is for as long as the model keeps it."""
+    kept = np.arange(5000)
+    infer(server, "call", kept, "double keep")
+    for add in range(1, 20):
+        infer(server, "call", kept + add, "double")
+    assert_array_equal(infer(server, "double", kept[:1], "check"), kept * 3)
+
+
+def test_many_at_once(server):
+    """Requests at the same time have their own tensors."""
+    arrays = [np.arange(2000) + number for number in range(40)]
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda array: infer(server, "chain_double", array), arrays))
+    for array, answer in zip(arrays, answers, strict=True):
+        assert_array_equal(answer, array * 12)
+
+
+def test_callee_dies(server):
+    """What dies while it reads a tensor leaves nothing behind: the next requests are answered."""
+    array = np.arange(1000)
+    with pytest.raises(InferenceServerException, match="It was lost while it ran this request"):
+        infer(server, "call", array, "double die")
+    assert_array_equal(infer(server, "call", array, "double"), array * 6)
+
+
+@pytest.mark.parametrize("callee", ["double", "double_on_cpu"], ids=["by reference", "through main memory"])
+def test_broker_is_lost(server, repository, wait_until, callee):
+    """Tensors are lost with the broker, which a sentence says. The next request has another one."""
+    array, waits = np.arange(1000), repository / "call" / "1" / "waits"
+    with ThreadPoolExecutor(1) as threads:
+        pending = threads.submit(infer, server, "call", array, f"{callee} wait")
+        wait_until(waits.exists)
+        (broker,) = [each for each in server.family() if "broker of GPU 0" in each.title]
+        os.kill(broker.pid, signal.SIGKILL)
+        wait_until(lambda: "were lost with its broker" in server.log)
+        waits.unlink()
+        with pytest.raises(InferenceServerException, match="the broker of GPU 0 was lost"):
+            pending.result()
+    assert_array_equal(infer(server, "call", array, callee), array * 6)
+
+
+def test_metrics(server):
+    """The memory that models lease is counted for its GPU."""
+    infer(server, "call", np.arange(10), "make")
+    page = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    assert 'pyruntime_gpu_pool_bytes{gpu_uuid="GPU-1",state="leased"}' in page

@@ -104,18 +104,17 @@ def test_tensors_of_others(broker):
     gpu_of(chunk.gpu).read(chunk.at(offset), target)
     assert target == b"456"
     assert broker.memory.find(20 << 36)[0] is chunk
-    assert broker.memory.unmap(20)
+    broker.memory.unmap(20)
     assert broker.told == [(CLOSED_GPU, [20])]
     writer.free(pointer)
     with pytest.raises(TritonModelException, match="the tensor is gone"):
         chunk.at(0)
-    assert not broker.memory.unmap(20)
 
 
 def test_a_broker_that_is_lost(broker):
     """A lease that the host revokes is not used any more, and its slots are forgotten."""
     place = broker.memory.place(on_gpu(b"hello"))
-    assert broker.memory.unmap(10)
+    broker.memory.unmap(10)
     assert broker.told == [(CLOSED_GPU, [10])]
     broker.memory.free(place.address)
     assert split(broker.memory.place(on_gpu(b"hello")).address)[0] == 11

@@ -54,6 +54,7 @@ from pyruntime.utils.messages import (
     Stop,
     Stopped,
     Unmap,
+    UnmapGpu,
     Unread,
 )
 
@@ -91,6 +92,7 @@ SAMPLES = {
     IsReady: IsReady(False, "why"),
     DropSequences: DropSequences([1, "two"]),
     MapGpu: MapGpu(7, "GPU-1", b"h" * 64, b"e" * 64, 1 << 23),
+    UnmapGpu: UnmapGpu(7),
 }
 # Messages that lead a new conversation to each state.
 PATHS = {
@@ -103,7 +105,7 @@ PATHS = {
     State.CLOSED: [Hello, Load, Ready, Stop, Stopped],
 }
 FROM_HOST = {
-    AutoComplete, Load, Infer, Release, Stop, Credit, Answer, Unread, MapGpu, Unmap, Reply, CheckReady,
+    AutoComplete, Load, Infer, Release, Stop, Credit, Answer, Unread, MapGpu, UnmapGpu, Unmap, Reply, CheckReady,
     DropSequences,
 }  # fmt: skip
 

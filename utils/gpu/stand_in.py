@@ -8,15 +8,17 @@ It keeps the rules of the driver, and is stricter where the driver leaves the re
   must be closed twice.
 - Memory must not be freed while another process has it open, nor used after the process that owns it has ended.
 - A process must wait for an event behind a copy of another process before it reads the result. Each process counts its
-  copies. An event carries that number, and memory the number of the last copy to it; `_seen` is how far this process
-  has waited for each other one. A framework has streams of its own, which come behind ours by `order` or `settle` only.
+  copies. An event carries that number, and memory the numbers of the last copies to its parts, until their process has
+  called `settle`; `_seen` is how far this process has waited for each other one. A framework has streams of its own,
+  which come behind ours by `order` or `settle` only.
 
 Memory and events are memfds without a name, which other processes open through /proc: they end with their owner, and
 leave nothing behind. Pointers are not addresses of this process, so that nobody can use one by mistake.
 
     memory := header contents
-    header := owner freed writer copy opener*    numbers of eight bytes: `writer` is the process of the last copy, and
-                                                 each opener a process, or 0
+    header := owner freed writer copy opener* next (start end writer copy)*
+                                                 numbers of eight bytes: the first `writer` and `copy` are what an event
+                                                 carries, each opener is a process, or 0, and then come the last copies
 """
 
 from __future__ import annotations
@@ -37,6 +39,10 @@ _PAGE_BYTES = 4096
 _OPENERS = 256
 _NUMBER = struct.Struct("<Q")
 _OWNER, _FREED, _WRITER, _COPY, _FIRST_OPENER = range(5)
+# The last copies to a memory: those before them are not checked.
+_COPIES = 62
+_NEXT_COPY = _FIRST_OPENER + _OPENERS
+_FIRST_COPY = _NEXT_COPY + 1
 _HANDLE = struct.Struct("<8sQQQ8s")
 _MEMORY, _EVENT = b"stand-in", b"st-event"
 # Streams have addresses, and this is none. CUDA's own streams are 1 and 2.
@@ -101,6 +107,32 @@ class _Shared:
             if pid and os.path.exists(f"/proc/{pid}/exe"):  # a zombie has none
                 yield pid
 
+    def wrote(self, start: int, end: int, writer: int, copy: int) -> None:
+        """Note the copy of a process to a part of the contents; 0 for one that is complete."""
+        for at in range(_FIRST_COPY, _FIRST_COPY + _COPIES * 4, 4):
+            if start <= self.get(at) and self.get(at + 1) <= end:
+                self.set(at + 3, 0)
+        if copy:
+            at = _FIRST_COPY + self.get(_NEXT_COPY) % _COPIES * 4
+            self.set(_NEXT_COPY, self.get(_NEXT_COPY) + 1)
+            for number in (start, end, writer, copy):
+                self.set(at, number)
+                at += 1
+
+    def settled(self, writer: int) -> None:
+        """All copies of a process are complete."""
+        for at in range(_FIRST_COPY, _FIRST_COPY + _COPIES * 4, 4):
+            if self.get(at + 2) == writer:
+                self.set(at + 3, 0)
+
+    def copies(self, start: int, end: int) -> List[Tuple[int, int]]:
+        """The copies to a part of the contents that may not be complete: their processes and numbers."""
+        found = []
+        for at in range(_FIRST_COPY, _FIRST_COPY + _COPIES * 4, 4):
+            if self.get(at + 3) and self.get(at) < end and start < self.get(at + 1):
+                found.append((self.get(at + 2), self.get(at + 3)))
+        return found
+
     def end(self) -> None:
         """Unmap it here."""
         self.map.close()
@@ -153,6 +185,9 @@ class StandInGpu:
         work, self._work = self._work, []
         for each in work:
             each()
+        for memory in self._memory.values():
+            with memory.locked():
+                memory.settled(os.getpid())
         self._settled = self._reached()
 
     def order(self, stream: int) -> None:
@@ -169,7 +204,7 @@ class StandInGpu:
         with memoryview(contents).cast("B") as source:
             memory, at = self._range(pointer, len(source), "write_by")
             memory.map[at : at + len(source)] = source
-            self._wrote(memory, 0)
+            self._wrote(memory, at, len(source), 0)
 
     def read_by(self, stream: int, pointer: int, target: Any) -> None:
         """Read like a framework on a stream of its own, which must come behind the copies to this memory."""
@@ -177,8 +212,9 @@ class StandInGpu:
         with memoryview(target).cast("B") as filled:
             memory, at = self._range(pointer, len(filled), "read_by")
             with memory.locked():
-                writer, copy = memory.get(_WRITER), memory.get(_COPY)
-            if copy > max(self._ordered.get(stream, {}).get(writer, 0), self._settled.get(writer, 0)):
+                copies = memory.copies(at, at + len(filled))
+            ordered, settled = self._ordered.get(stream, {}), self._settled
+            if any(copy > max(ordered.get(writer, 0), settled.get(writer, 0)) for writer, copy in copies):
                 raise gpu_error("CUDA_ERROR_NOT_READY", "read_by", f"nothing orders stream {stream} behind the copy")
             with memoryview(memory.map) as source:
                 filled[:] = source[at : at + len(filled)]
@@ -244,25 +280,25 @@ class StandInGpu:
         with memoryview(contents).cast("B") as source:
             memory, at = self._range(pointer, len(source), "write")
             memory.map[at : at + len(source)] = source
-            self._wrote(memory, 0)
+            self._wrote(memory, at, len(source), 0)
 
     def read(self, pointer: int, target: Any) -> None:
         self._begin("read")
         with memoryview(target).cast("B") as filled:
             memory, at = self._range(pointer, len(filled), "read")
-            self._check_order(memory, "read")
+            self._check_order(memory, at, len(filled), "read")
             with memoryview(memory.map) as source:
                 filled[:] = source[at : at + len(filled)]
 
     def copy(self, target: int, source: int, size: int) -> None:
         self._begin("copy")
         memory, at = self._range(source, size, "copy")
-        self._check_order(memory, "copy")
+        self._check_order(memory, at, size, "copy")
         copied = memory.map[at : at + size]
         memory, at = self._range(target, size, "copy")
         memory.map[at : at + size] = copied
         self._copies += 1
-        self._wrote(memory, self._copies)
+        self._wrote(memory, at, size, self._copies)
 
     # Events.
 
@@ -375,15 +411,14 @@ class StandInGpu:
         if not shared.is_live:
             raise gpu_error("CUDA_ERROR_INVALID_HANDLE", call, "the process that owns it has freed it, or has ended")
 
-    def _wrote(self, memory: _Shared, copy: int) -> None:
+    def _wrote(self, memory: _Shared, at: int, size: int, copy: int) -> None:
         with memory.locked():
-            memory.set(_WRITER, os.getpid())
-            memory.set(_COPY, copy)
+            memory.wrote(at, at + size, os.getpid(), copy)
 
-    def _check_order(self, memory: _Shared, call: str) -> None:
+    def _check_order(self, memory: _Shared, at: int, size: int, call: str) -> None:
         with memory.locked():
-            writer, copy = memory.get(_WRITER), memory.get(_COPY)
-        if writer != os.getpid() and copy > self._seen.get(writer, 0):
+            copies = memory.copies(at, at + size)
+        if any(writer != os.getpid() and copy > self._seen.get(writer, 0) for writer, copy in copies):
             raise gpu_error("CUDA_ERROR_NOT_READY", call, "no event orders this behind the copy of another process")
 
     def _reached(self) -> Dict[int, int]:

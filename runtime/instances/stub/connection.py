@@ -45,6 +45,7 @@ from pyruntime.utils.messages import (
     Stop,
     Stopped,
     Unmap,
+    UnmapGpu,
 )
 
 _LOG = logging.getLogger("pyruntime.instances")
@@ -105,6 +106,8 @@ class StubConnection(asyncio.Protocol):
         # Memory on GPUs that the stub leases, and such that it has not closed yet.
         self._leased: dict[int, GpuRegion] = {}
         self._closing: dict[int, GpuRegion] = {}
+        # Such that was lost: another thread of the stub may have spoken of it meanwhile.
+        self._lost: dict[int, GpuRegion] = {}
         self._grants: socket.socket | None = None
         # A duplicate of the transport's socket: to write at once, and to read what has arrived after the transport is
         # closed.
@@ -275,7 +278,7 @@ class StubConnection(asyncio.Protocol):
             return self.responses
         if number == self._requests.number:
             return self._requests
-        region = self._granted.get(number)
+        region = self._granted.get(number) or self._closing.get(number) or self._lost.get(number)
         if not isinstance(region, (SharedRegion, GpuRegion)):  # a stub must not pass on a client's memory
             raise PeerError(f"there is no region {number}, or it is none of the stub's business")
         return region
@@ -305,10 +308,12 @@ class StubConnection(asyncio.Protocol):
         """See memory.regions.Holder."""
         if self._granted.pop(region.number, None) is None:
             return
+        unmap: Message = Unmap([region.number])
         if isinstance(region, GpuRegion):
             self._closing[region.number] = region
+            unmap = UnmapGpu(region.number)
         if self.is_listening:
-            self.send(Unmap([region.number]))
+            self.send(unmap)
 
     # Memory on GPUs. The methods that take a number raise PeerError.
 
@@ -331,10 +336,12 @@ class StubConnection(asyncio.Protocol):
         region.close()
 
     def closed(self, number: object) -> None:
-        """The stub has closed memory after an Unmap."""
+        """The stub has closed memory after an UnmapGpu."""
         region = self._closing.pop(number, None) if type(number) is int else None
         if region is None:
             raise PeerError(f"region {number!r} on a GPU is closed and was not to be closed")
+        if region.loss:
+            self._lost[region.number] = region
         region.left(self)
 
     def _grant_on_gpu(self, region: GpuRegion) -> None:

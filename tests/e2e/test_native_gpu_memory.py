@@ -13,6 +13,10 @@ import shutil
 import numpy as np
 import pytest
 
+from pyruntime.utils.gpu.cuda import CudaGpu
+from pyruntime.utils.gpu.driver import GpuMissingError
+from pyruntime.utils.gpu.inventory import STAND_IN
+
 from .harness.models import parameters
 
 MACHINE = {"gpus": [{"uuid": "GPU-a"}, {"uuid": "GPU-b"}]}
@@ -208,3 +212,31 @@ def test_outputs_of_other_models(server, model):
     blocks = ("allocate gpu GPU 16", "allocate gpu GPU 16", "write 0 1 2 3")
     steps = ("call make 3 0 1", "read 1 3", "free 0", "free 1")
     assert run(server, model, *blocks, *steps)[3:] == ["ok", "2 3 4 ", "ok", "ok"]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(serve, write_model, tmp_path, install_backends, monkeypatch):
+    """The same by NVIDIA's driver: memory of both pools, and a call with its input and its output on the GPU."""
+    monkeypatch.delenv(STAND_IN, raising=False)
+    try:
+        CudaGpu()
+    except GpuMissingError as exc:
+        pytest.skip(f"no GPU: {exc}")
+    config = CONFIG.replace("gpus: [ 1 ]", "gpus: [ 0 ]")
+    write_model(tmp_path, "in_server", None, config)
+    write_model(tmp_path, "isolated", None, config, parameters(EXECUTION_MODE="process"))
+    write_model(tmp_path, "plus", PLUS, FP32_IN_OUT, "instance_group { kind: KIND_CPU }")
+    server = serve(f"--backend-directory={install_backends('gpu_memory')}")
+    steps = (
+        "allocate gpu 0 16",
+        "allocate gpu 0 16",
+        "write 0 1 2 3",
+        "call plus 3 0 1",
+        "read 1 3",
+        "free 0",
+        "free 1",
+    )
+    pinned = ("allocate pinned 0 4096", "touch 2 4096", "free 2")
+    for name in MODELS:
+        results = run(server, name, *steps, *pinned)
+        assert results == ["ok", "ok", "0", "ok", "2 3 4 ", *["ok"] * 5]

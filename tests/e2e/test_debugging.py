@@ -9,13 +9,14 @@ import subprocess
 import sys
 import termios
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import numpy as np
 import pytest
 
 from pyruntime.runtime.observe import stubs
 
+from .harness.server import to_input
 from .harness.waiting import LIMIT_S
 
 INPUT = {"IN": np.array([21])}
@@ -343,13 +344,19 @@ def heading(server, instance):
     return f"{instance} of {ACTOR} version 1, process {server.stub(instance).pid}\n"
 
 
+def be_stuck(server, how):
+    """A request that is never answered. Its client waits for longer than the commands take that look at it."""
+    with closing(server.client(4 * LIMIT_S)) as client:
+        client.infer(ACTOR, [to_input(name, array) for name, array in INPUT.items()], request_id=how)
+
+
 @pytest.mark.parametrize("how", ["wait", "spin", "c"])
 def test_stack_of_a_stub_that_is_stuck(model, deploy, wait_until, how):
     """The stacks of a busy stub show where in the model it is, for every kind of work; idle stubs are shown, too."""
     model(ACTOR, ACTS, more="instance_group { count: 2 kind: KIND_CPU }")
     server = deploy()
     with ThreadPoolExecutor() as clients:
-        request = clients.submit(infer, server, ACTOR, request_id=how)
+        request = clients.submit(be_stuck, server, how)
         stuck = wait_until(lambda: re.search(rf"({ACTOR}_0_[01]): acts: {how}", server.log)).group(1)
         status, output = stack(ACTOR)
         assert status == 0

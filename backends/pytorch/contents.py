@@ -10,7 +10,7 @@ import os
 import pickletools
 import re
 import zipfile
-from typing import Any, Iterator, List
+from typing import Any, Dict, Iterator
 
 from pyruntime.backends.pytorch.archives import EXPORTED, TORCHSCRIPT, WEIGHTS, kind_of
 from pyruntime.backends.pytorch.programs import SOURCE
@@ -31,13 +31,13 @@ def read_contents(path: str) -> Contents:
     """The contents of a file of any kind. Raises OSError and ValueError."""
     if path.endswith(".py"):
         weights = sorted(name for name in os.listdir(os.path.dirname(path)) if name.endswith(_WEIGHTS_SUFFIXES))
-        return Contents(arguments=_arguments_of_source(path), companions={name: name for name in weights})
+        return _of_source(path, {name: name for name in weights})
     kind = kind_of(path)
     if kind == WEIGHTS:
         source = os.path.join(os.path.dirname(path), SOURCE)
         if not os.path.isfile(source):
             return Contents()
-        return Contents(arguments=_arguments_of_source(source), companions={SOURCE: SOURCE})
+        return _of_source(source, {SOURCE: SOURCE})
     with zipfile.ZipFile(path) as archive:
         if kind == TORCHSCRIPT:
             return _of_torchscript(archive)
@@ -98,7 +98,7 @@ def _add(contents: Contents, namespace: str, operation: str) -> None:
     contents.add(f"{namespace}::{operation}", namespace not in _OWN_NAMESPACES)
 
 
-def _arguments_of_source(path: str) -> List[str]:
+def _of_source(path: str, companions: Dict[str, str]) -> Contents:
     """The arguments of `forward` of the torch.nn.Module in a file of Python code: the first class by name counts."""
     with open(path, "rb") as file:
         tree = ast.parse(file.read(), path)
@@ -106,5 +106,14 @@ def _arguments_of_source(path: str) -> List[str]:
     for each in sorted(classes, key=lambda node: node.name):
         for node in each.body:
             if isinstance(node, ast.FunctionDef) and node.name == "forward":
-                return [argument.arg for argument in (*node.args.args[1:], *node.args.kwonlyargs)]
-    return []
+                return _of_forward(node.args, companions)
+    return Contents(companions=companions)
+
+
+def _of_forward(arguments: ast.arguments, companions: Dict[str, str]) -> Contents:
+    """Arguments without `self`; those with a default are optional."""
+    names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+    optional = names[len(names) - len(arguments.defaults) :]
+    named = list(zip((each.arg for each in arguments.kwonlyargs), arguments.kw_defaults))
+    optional += [name for name, default in named if default is not None]
+    return Contents(arguments=names[1:] + [name for name, _ in named], optional=optional, companions=companions)

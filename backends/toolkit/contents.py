@@ -18,13 +18,15 @@ class Contents:
 
     `companions` are the other files of the model, its weights for instance: their paths relative to its folder, and the
     ones that they need beside a file with the stem `model`.
-    `arguments` are the names of the inputs, as far as a file tells them that does not tell their datatypes.
+    `arguments` are the names of the inputs, as far as a file tells them that does not tell their datatypes; those of
+    `optional` may be left out.
     """
 
     operations: Dict[str, int] = field(default_factory=dict)
     custom: List[str] = field(default_factory=list)
     companions: Dict[str, str] = field(default_factory=dict)
     arguments: List[str] = field(default_factory=list)
+    optional: List[str] = field(default_factory=list)
 
     def add(self, name: str, is_custom: bool) -> None:
         """Count one node."""

@@ -90,9 +90,10 @@ def config_text(name: str, found: Inspection, wanted: Wanted) -> str:
         config.parameters[PARAMETER].string_value = os.path.abspath(wanted.environment)
     if not found.problem or found.contents is None:
         return text_format.MessageToString(config)
-    for tensors, names in ((config.input, found.contents.arguments), (config.output, [_UNKNOWN_OUTPUT])):
-        for each in names:
-            tensors.add(name=each, data_type=BY_NAME["FP32"].number, dims=[-1])
+    unknown = {"data_type": BY_NAME["FP32"].number, "dims": [-1]}
+    for each in found.contents.arguments:
+        config.input.add(name=each, optional=each in found.contents.optional, **unknown)
+    config.output.add(name=_UNKNOWN_OUTPUT, **unknown)
     return _TO_CORRECT + text_format.MessageToString(config)
 
 

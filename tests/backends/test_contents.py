@@ -143,6 +143,9 @@ class TestTorch:
         assert (found.arguments, found.companions) == (["a", "b"], {"w.safetensors": "w.safetensors"})
         found = read_torch(str(tmp_path / "w.safetensors"))
         assert (found.arguments, found.companions) == (["a", "b"], {"model.py": "model.py"})
+        (tmp_path / "model.py").write_text(SOURCE.replace("a, *, b", "a, b=1.0, *, c, d=None"))
+        found = read_torch(str(tmp_path / "model.py"))
+        assert (found.arguments, found.optional) == (["a", "b", "c", "d"], ["b", "d"])
         (tmp_path / "model.py").unlink()
         assert read_torch(str(tmp_path / "w.safetensors")).arguments == []
 

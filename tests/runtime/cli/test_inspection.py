@@ -118,13 +118,14 @@ def test_a_new_model(found, tmp_path, capsys):
 
 def test_a_new_model_of_unknown_tensors(found, tmp_path):
     """It has the names of the arguments, and says what is to be corrected; without any it is refused."""
-    contents = Contents(arguments=["a", "b"])
+    contents = Contents(arguments=["a", "b"], optional=["b"])
     path = found('name: "x" backend: "pytorch"', contents, "it does not tell")
     assert main(["new", "model", "mine", str(tmp_path), "--from", str(path)]) == 0
     text = (tmp_path / "mine" / "config.pbtxt").read_text()
     config = parse_model_config(text, "config.pbtxt")
     assert text.startswith("# The file does not tell")
     assert [each.name for each in (*config.input, *config.output)] == ["a", "b", "OUTPUT__0"]
+    assert [each.optional for each in config.input] == [False, True]
     assert not (tmp_path / "mine" / "test_mine.py").exists()
 
 

@@ -55,12 +55,11 @@ class Lessee:
             self._stub.loop.call_later(self._draw.choice(KEPT_S), self._give_back, number)
         self.go_on()
 
-    def unmap(self, numbers):
+    def unmap(self, number):
         """Memory is lost."""
-        for number in numbers:
-            if number in self._handles:
-                self._end_use(number)
-                self._stub.say(Ask(0, CLOSED_GPU, [number]))
+        if number in self._handles:
+            self._end_use(number)
+            self._stub.say(Ask(0, CLOSED_GPU, [number]))
 
     def end(self):
         """The process ends."""

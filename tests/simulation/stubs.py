@@ -42,7 +42,7 @@ from pyruntime.utils.messages import (
     Retired,
     Stop,
     Stopped,
-    Unmap,
+    UnmapGpu,
     encode_error,
 )
 from pyruntime.utils.request_codec import (
@@ -244,8 +244,8 @@ class SimulatedStub:
                 self._go_on()
             case Reply():
                 self.lessee.replied(message)
-            case Unmap(regions=numbers) if self.lessee is not None:
-                self.lessee.unmap(numbers)
+            case UnmapGpu(number=number) if self.lessee is not None:
+                self.lessee.unmap(number)
             case CheckReady():
                 self.say(IsReady(True, ""))
             case Stop():

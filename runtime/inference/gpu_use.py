@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The use of client memory on GPUs by one request.
 
-Inputs are copied from there to the model's request region before the request is checked, since models read main memory.
+Inputs are copied from there to the model's request region before the request is checked, unless the model reads them
+where they are.
 Outputs are copied there before the client has the response. The brokers of the GPUs copy while the event loop goes on.
 They read and write the regions themselves, so nothing is copied twice.
 """
@@ -14,8 +15,9 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
-from pyruntime.runtime.execution.job import Respond
+from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.memory.client_use import Reading
 from pyruntime.runtime.memory.requests import BareSlot
 from pyruntime.runtime.regions import SharedRegion, create_region
 from pyruntime.runtime.requests.types import (
@@ -23,14 +25,16 @@ from pyruntime.runtime.requests.types import (
     GpuPlace,
     InferRequest,
     InferResponse,
+    InputTensor,
     OnGpu,
     OutputTensor,
     keep_open,
 )
-from pyruntime.utils.addresses import split
+from pyruntime.utils.addresses import address, split
 from pyruntime.utils.arena import ALIGNMENT
+from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import Code, InferenceError, OutOfMemoryError
-from pyruntime.utils.request_codec import MEMORY_GPU, OutputPlaceRef
+from pyruntime.utils.request_codec import MEMORY_GPU, OutputPlaceRef, TensorRef
 
 
 class GpuUse:
@@ -41,6 +45,7 @@ class GpuUse:
 
     def __init__(self, request: InferRequest, client: Respond, tasks: asyncio.TaskGroup) -> None:
         self._inputs = [(each, each.gpu) for each in request.inputs if isinstance(each.gpu, GpuContents)]
+        self._left: dict[str, OnGpu] = {}
         self._places = request.gpu_places or {}
         self._client = client
         self._tasks = tasks
@@ -60,6 +65,7 @@ class GpuUse:
         if not self._inputs or len(request.inputs) > len(model.spec.inputs):
             return
         model.check_serving()
+        self._inputs = self._leave_some(request, model)
         sizes = [-(-contents.size // ALIGNMENT) * ALIGNMENT for _, contents in self._inputs]
         slot = model.memory.allocate_bare(sum(sizes))
         request.slots.append(slot)
@@ -77,6 +83,33 @@ class GpuUse:
             await _all(copies)
         finally:
             model.arrived()
+
+    def _leave_some(self, request: InferRequest, model: ModelVersion) -> list[tuple[InputTensor, GpuContents]]:
+        """Leave inputs on the GPU which the model reads there. Returns the others."""
+        others = []
+        for tensor, contents in self._inputs:
+            memory, element = contents.memory, BY_NAME[tensor.datatype].size if tensor.datatype in BY_NAME else 0
+            # A kernel fails on elements that are not aligned, and so would all that the process does afterwards.
+            if memory.device_id == model.reads_gpu and contents.size and element and not contents.offset % element:
+                region = memory.for_stubs()
+                tensor.offset, tensor.gpu = address(region.number, contents.offset), OnGpu(region, contents.size)
+                request.slots.append(Reading([region, memory]))
+                self._left[tensor.name] = tensor.gpu
+            else:
+                others.append((tensor, contents))
+        return others
+
+    def refer(self, job: Job) -> None:
+        """Have the request refer to the inputs that were left on the GPU."""
+        if self._left:
+            job.regions = [*job.regions, *dict.fromkeys(there.memory for there in self._left.values())]
+            tensors: list[TensorRef] = []
+            for tensor in job.tensors:
+                there = self._left.get(tensor[0])
+                if there is not None:
+                    tensor = (*tensor[:4], there.byte_size, MEMORY_GPU, there.memory.gpu.ordinal)
+                tensors.append(tensor)
+            job.tensors = tensors
 
     def places_on_gpu(self, model: ModelVersion) -> dict[str, OutputPlaceRef] | None:
         """The outputs that may stay on the model's GPU, because they go to memory there."""

@@ -274,8 +274,10 @@ class Intake:
         try:
             incoming.job = job = model.accept(request, incoming.respond if use is None else use.respond)
             job.takes_first = incoming.is_ordered
-            if use is not None and job.client is None:
-                job.places = use.places_on_gpu(model)
+            if use is not None:
+                use.refer(job)
+                if job.client is None:
+                    job.places = use.places_on_gpu(model)
             if self._tracer.active:
                 self._begin_trace(incoming, model, job)
             model.start(job)

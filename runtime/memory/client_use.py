@@ -9,6 +9,7 @@ memory is freed, because a model may keep them beyond the response; outputs coun
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from pyruntime.runtime.regions import ClientRegion
 from pyruntime.runtime.requests.types import InferRequest, InferResponse, OutputPlace, Slot
@@ -17,13 +18,21 @@ from pyruntime.utils.errors import InferenceError
 _Respond = Callable[[InferResponse | InferenceError | None, bool], None]
 
 
-class _Reading:
+class Counted(Protocol):
+    """Memory that is counted: see regions.py."""
+
+    def count_on(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Reading:
     """The memory of inputs, as a slot of their request."""
 
     offset = 0
     view = memoryview(b"")
 
-    def __init__(self, regions: Sequence[ClientRegion]) -> None:
+    def __init__(self, regions: Sequence[Counted]) -> None:
         self._regions = regions
         for region in regions:
             region.count_on()
@@ -47,7 +56,7 @@ class ClientUse:
         read = dict.fromkeys(each.client.memory for each in request.inputs if each.client is not None)
         written = dict.fromkeys(place.contents.memory for place in self.places.values())
         self.regions: Sequence[ClientRegion] = list(read | written)
-        self.inputs: Slot = _Reading(list(read))
+        self.inputs: Slot = Reading(list(read))
         self._writing = list(written)
         for region in self._writing:
             region.count_on()

@@ -3,7 +3,7 @@
 """Memory of clients on GPUs, which they registered by a CUDA IPC handle.
 
 The host has no context on a GPU. The broker of the GPU opens the handle, and copies. If the broker is lost, the next
-one opens the handle again.
+one opens the handle again. The process of a model that reads its inputs on the GPU opens the handle itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import count
 
 from pyruntime.runtime.brokers.brokers import Brokers
-from pyruntime.runtime.regions import SharedRegion
+from pyruntime.runtime.regions import GpuHandle, GpuRegion, SharedRegion
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.gpu.driver import GpuError, GpuLostError, GpuProperties
 
@@ -50,6 +50,7 @@ class CudaRegion:
         self._brokers = brokers
         self._on_unused = on_unused
         self._counting = 1
+        self._for_stubs: GpuRegion | None = None
 
     @property
     def is_used(self) -> bool:
@@ -60,6 +61,12 @@ class CudaRegion:
         """Have the broker open the memory. Returns its size, in bytes. Raises GpuError."""
         link = await self._brokers.of(self._gpu)
         return await link.open(self)
+
+    def for_stubs(self) -> GpuRegion:
+        """The same memory, as processes of models open it. No event is needed: the client's work is complete."""
+        if self._for_stubs is None:
+            self._for_stubs = GpuRegion(self._gpu, self.handle, self.byte_size, b"", self)
+        return self._for_stubs
 
     async def read(self, at: int, size: int, region: SharedRegion, offset: int) -> None:
         """Copy `size` bytes at `at` to a region in main memory. Raises InferenceError."""
@@ -77,6 +84,22 @@ class CudaRegion:
         except (GpuError, OSError) as exc:
             raise self._failure("written", exc) from exc
 
+    async def fetch(self, region: GpuRegion, at: int, size: int, target: SharedRegion, offset: int) -> None:
+        """See Lessor: a model has passed an input on to one that reads main memory."""
+        await self.read(at, size, target, offset)
+
+    async def copy(self, region: GpuRegion, at: int, size: int, target: GpuHandle, offset: int) -> None:
+        """See Lessor."""
+        try:
+            link = await self._brokers.of(self._gpu)
+            await link.open(self)
+            await link.copy(self.number, at, size, target, offset)
+        except (GpuError, OSError) as exc:
+            raise self._failure("read", exc) from exc
+
+    def unused(self, region: GpuRegion) -> None:
+        """See Lessor: the memory is the client's."""
+
     def count_on(self) -> None:
         """Keep it open until one more `close`."""
         self._counting += 1
@@ -86,6 +109,8 @@ class CudaRegion:
         self._counting -= 1
         if not self._counting:
             self._brokers.close_memory(self._gpu, self)
+            if self._for_stubs is not None:
+                self._for_stubs.close()
         elif not self.is_used:
             self._on_unused(self)
 

@@ -39,6 +39,8 @@ class PooledContents(GpuContents):
             name, ImportedTensor(self._chunk.at(offset), tuple(shape), datatype, hold, self._chunk.gpu, True)
         )
         self._place = OnGpu(at, device)
+        # They are written once. An event cannot be waited for when the process that wrote them has ended.
+        self._is_ordered = False
 
     @property
     def place(self) -> OnGpu:
@@ -48,14 +50,14 @@ class PooledContents(GpuContents):
 
     def settle(self) -> None:
         """See GpuContents. A framework may read them from now on, until they are let go of."""
-        self._let_read(self._chunk.complete)
+        self._let_read(self._complete)
 
     def ready(self, stream: Optional[int]) -> None:
         """See GpuContents. Work of the stream comes behind the event, and this process does not wait for it."""
         if stream is None:
             self.settle()
         elif stream != NO_STREAM:
-            self._let_read(self._chunk.order)
+            self._let_read(self._order)
             self._let_read(partial(gpu_of(self.gpu).order, stream))
 
     def _let_read(self, order: Callable[[], None]) -> None:
@@ -66,11 +68,23 @@ class PooledContents(GpuContents):
         except GpuError as exc:
             raise self._failure(exc) from exc
 
+    def _order(self) -> None:
+        if not self._is_ordered:
+            self._chunk.order()
+            self._is_ordered = True
+
+    def _complete(self) -> None:
+        if self._is_ordered:
+            gpu_of(self.gpu).settle()
+        else:
+            self._chunk.complete()
+            self._is_ordered = True
+
     def copy_to(self, target: Any) -> None:
         """See GpuContents."""
         self._chunk.at(0)
         try:
-            self._chunk.order()
+            self._order()
             gpu_of(self.gpu).read(self.pointer, target)
         except GpuError as exc:
             raise self._failure(exc) from exc
@@ -78,7 +92,7 @@ class PooledContents(GpuContents):
     def copy_on_gpu(self, target: int) -> None:
         """See GpuContents."""
         self._chunk.at(0)
-        self._chunk.order()
+        self._order()
         unsettled.add(self.gpu)
         gpu_of(self.gpu).copy(target, self.pointer, self.nbytes)
 

@@ -6,6 +6,9 @@ On machines without a GPU a small framework on the stand-in takes their place; t
 """
 
 import json
+import os
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from pyruntime.utils.gpu.inventory import STAND_IN
 from pyruntime.utils.gpu.stand_in import StandInGpu
 from pyruntime.utils.gpu.visible import VISIBLE
 from tests.e2e.harness.frameworks import FRAMEWORKS, STAND_IN_ARRAY
+from tests.e2e.test_cuda_memory import BOTH, GRPC, Region, brokers, infer, on_gpu, to_gpu
 
 GROUP = "instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]\n"
 READS_GPU = GROUP + 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }\n'
@@ -35,6 +39,16 @@ def answer(array, **parameters):
     output = pb_utils.Tensor.from_dlpack("OUT", array)
     assert not output.is_cpu() and output.__dlpack_device__() == (2, 0)
     return pb_utils.InferenceResponse([output], parameters=parameters)
+
+def call(name, array, memory=None):
+    tensor = pb_utils.Tensor.from_dlpack("IN", array)
+    request = pb_utils.InferenceRequest(
+        model_name=name, requested_output_names=["OUT"], inputs=[tensor], preferred_memory=memory
+    )
+    response = request.exec()
+    if response.has_error():
+        raise pb_utils.TritonModelException(response.error().message())
+    return response
 """
 # Trebles its input, and says where that was.
 TREBLE = """
@@ -57,6 +71,49 @@ class TritonPythonModel:
         assert np.array_equal(tensor.as_numpy() * 2, output.as_numpy())
         return pb_utils.InferenceResponse([output])
 """
+# Doubles its input, and lets another model treble that.
+CALLER = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.one(request) for request in requests]
+
+    def one(self, request):
+        doubled = times(input_of(request), 2)
+        response = call("treble", doubled)
+        output = response.output_tensors()[0]
+        assert not output.is_cpu(), "the output has left the GPU"
+        assert not json.loads(response.parameters())["was_cpu"], "the input has left the GPU"
+        first = output.as_numpy()
+        assert np.array_equal(first, back(doubled) * 3)
+        again = call("treble", take(output)).output_tensors()[0]
+        del output, response
+        return answer(take(again))
+"""
+# Answers by a tensor on the GPU and says which process it is.
+MORTAL = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [answer(times(input_of(request), 3), pid=os.getpid()) for request in requests]
+"""
+# Kills the process that its tensors come from, and reads them when that is gone.
+KILLER = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.one(request) for request in requests]
+
+    def one(self, request):
+        response = call("mortal", times(input_of(request), 2))
+        output = response.output_tensors()[0]
+        assert not output.is_cpu()
+        early = take(output)
+        pid = json.loads(response.parameters())["pid"]
+        os.kill(pid, 9)
+        while os.path.exists(f"/proc/{pid}/exe"):
+            time.sleep(0.001)
+        assert np.array_equal(output.as_numpy(), back(take(output)))
+        assert np.array_equal(output.as_numpy(), back(early))
+        return answer(times(take(output), 5))
+"""
 # As "treble" of another one, whose steps are in one process after the other.
 CHAIN = """
 platform: "ensemble"
@@ -77,6 +134,7 @@ class OnStandIn:
     """A machine of the stand-in."""
 
     code = STAND_IN_ARRAY
+    requests = 200
 
     def __init__(self, folder):
         self._path = folder / "gpus.json"
@@ -91,9 +149,20 @@ class OnStandIn:
     def variables(self):
         return {STAND_IN: str(self._path)}
 
+    @contextmanager
+    def without_main_memory(self):
+        """Whatever copies from the GPU, or to it, fails."""
+        self.describe(read="CUDA_ERROR_UNKNOWN", write="CUDA_ERROR_UNKNOWN")
+        try:
+            yield
+        finally:
+            self.describe()
+
 
 class OnGpu:
     """A machine with a GPU."""
+
+    requests = 10_000
 
     def __init__(self, framework):
         pytest.importorskip(framework, reason=f"{framework} is not installed")
@@ -105,6 +174,10 @@ class OnGpu:
 
     def variables(self):
         return {}
+
+    @contextmanager
+    def without_main_memory(self):
+        yield  # the driver does not tell
 
 
 @pytest.fixture(
@@ -134,9 +207,26 @@ def server(machine, serving, write_model, tmp_path_factory):
     write("again", TREBLE, READS_GPU)
     write("from_main_memory", TREBLE, GROUP)
     write("compute", COMPUTE, GROUP)
+    write("caller", CALLER, GROUP)
+    write("mortal", MORTAL, READS_GPU)
+    write("killer", KILLER, GROUP)
     write_model(repository, "chain", None, CHAIN)
-    with serving(repository) as started:
+    with serving(repository, "--allow-client-shm=true") as started:
         yield started
+
+
+@pytest.fixture
+def region(server, machine):
+    """`region(protocol, size)`: memory of this process on the GPU, which is unregistered at the end."""
+    made = []
+
+    def make(protocol, size):
+        made.append(Region(server, protocol, machine.gpu, size))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
 
 
 SIZES = pytest.mark.parametrize("count", [1, 1000, 300_000])
@@ -158,7 +248,112 @@ def test_out_and_in_again(server, count):
 
 
 @SIZES
+def test_call(server, count):
+    """Between caller and callee tensors stay on the GPU, also those that are passed on to a third model."""
+    array = np.arange(count)
+    assert_array_equal(server.infer("caller", {"IN": array}).as_numpy("OUT"), array * 18)
+
+
+@SIZES
 def test_ensemble(server, count):
     """Between the steps of an ensemble, too."""
     array = np.arange(count)
     assert_array_equal(server.infer("chain", {"IN": array}).as_numpy("OUT"), array * 9)
+
+
+@BOTH
+@SIZES
+def test_memory_of_a_client(server, machine, region, protocol, count):
+    """Inputs in the memory of a client arrive on the GPU, and outputs land there."""
+    array = np.arange(count)
+    one, two = region(protocol, array.nbytes + 8), region(protocol, array.nbytes + 16)
+    one.put(array, 8)
+    two.put(np.full(two.size, 9, np.uint8))
+    inputs, outputs = [on_gpu(protocol, array, one, 8)], [to_gpu(protocol, two, array.nbytes, 8)]
+    for name, factor, was_cpu in (("treble", 3, False), ("from_main_memory", 3, True)):
+        result = infer(server, protocol, name, inputs, outputs)
+        assert told(result)["was_cpu"] is was_cpu
+        assert_array_equal(two.get(array, 8), array * factor)
+        assert (two.get(np.empty(8, np.uint8)) == 9).all()
+        assert (two.get(np.empty(8, np.uint8), 8 + array.nbytes) == 9).all()
+    assert_array_equal(one.get(array, 8), array)
+
+
+def test_no_main_memory(server, machine, region):
+    """From a client's memory through a model to a client's memory nothing is copied to main memory, or from there."""
+    array = np.arange(300_000)
+    one, two = region(GRPC, array.nbytes), region(GRPC, array.nbytes)
+    one.put(array)
+    inputs, outputs = [on_gpu(GRPC, array, one)], [to_gpu(GRPC, two, array.nbytes)]
+    infer(server, GRPC, "treble", inputs, outputs)  # the first time a broker may start
+    with machine.without_main_memory():
+        infer(server, GRPC, "treble", inputs, outputs)
+    assert_array_equal(two.get(array), array * 3)
+
+
+def told(result):
+    """What the model told beside its outputs."""
+    response = result.get_response()
+    if isinstance(response, dict):
+        return response["parameters"]
+    return {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in response.parameters.items()}
+
+
+def test_process_is_killed(server, wait_until):
+    """Others read what a killed process wrote, until they let go of it; the next request has another process."""
+    array = np.arange(1000)
+    for _ in range(3):
+        assert_array_equal(server.infer("killer", {"IN": array}).as_numpy("OUT"), array * 30)
+        wait_until(lambda: server.client().is_model_ready("mortal"))
+
+
+def test_memory_stays_flat(server, machine, region):
+    """Many requests take no memory: not on the GPU, not in the processes, and no descriptors."""
+    array = np.arange(1000)
+    one = region(GRPC, array.nbytes)
+    one.put(array)
+    with server.grpc() as client:
+
+        def use(count):
+            for turn in range(count):
+                name = ("treble", "caller", "chain")[turn % 3]
+                client.infer(name, [on_gpu(GRPC, array, one)], outputs=[to_gpu(GRPC, one, array.nbytes)])
+                one.put(array)
+
+        use(50)
+        before = usage(server, machine)
+        use(machine.requests)
+        after = usage(server, machine)
+    for what, most in (("descriptors", 8), ("main memory", 64 << 20), ("GPU", 64 << 20)):
+        assert after[what] - before[what] <= most, (what, before, after)
+
+
+def usage(server, machine):
+    """What the processes of the server use. Others may use some of the GPU."""
+    family = [process.pid for process in server.family()]
+    return {
+        "descriptors": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in family),
+        "main memory": sum(private_bytes(pid) for pid in family),
+        "GPU": machine.gpu.properties().total_bytes - machine.gpu.properties().free_bytes,
+    }
+
+
+def private_bytes(pid):
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
+
+
+def test_contexts(server):
+    """The server has none of the GPU. The broker has one, and so has each process that computes there."""
+    array = np.arange(10)
+    server.infer("chain", {"IN": array})
+    users = {process.pid for process in server.family() if uses_a_gpu(process.pid)}
+    assert server.process.pid not in users
+    (broker,) = brokers(server)
+    assert broker.pid in users
+
+
+def uses_a_gpu(pid):
+    """Whether the process has the driver, or memory of the stand-in."""
+    maps = Path(f"/proc/{pid}/maps").read_text()
+    return "libcuda.so" in maps or "pyruntime stand-in" in maps

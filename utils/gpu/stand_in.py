@@ -189,6 +189,10 @@ class StandInGpu:
             with memory.locked():
                 memory.settled(os.getpid())
         self._settled = self._reached()
+        for memory in self._memory.values():
+            with memory.locked():
+                if memory.get(_WRITER) == os.getpid():
+                    memory.set(_COPY, 0)  # complete, for every process
 
     def order(self, stream: int) -> None:
         self._begin("order")

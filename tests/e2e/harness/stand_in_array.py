@@ -56,6 +56,13 @@ class Taken:
         assert self.imported.gpu is not None
         self.shape = self.imported.shape
 
+    def __dlpack_device__(self):
+        return (2, self.imported.gpu)
+
+    def __dlpack__(self, stream=None):
+        taken = self.imported
+        return dlpack.to_capsule(taken.owner, taken.pointer, taken.shape, taken.datatype, taken.gpu)
+
     def read(self):
         (dtype,) = [dtype for dtype, name in NAMES.items() if name == self.imported.datatype]
         return read(gpu_of(self.imported.gpu), self.imported.pointer, self.shape, dtype)

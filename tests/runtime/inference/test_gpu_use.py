@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from pyruntime.runtime.execution.job import Job, tensor_refs
 from pyruntime.runtime.inference.gpu_use import GpuUse
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.regions import create_region
+from pyruntime.runtime.regions import GpuRegion, create_region
 from pyruntime.runtime.requests.types import (
     GpuContents,
     GpuPlace,
@@ -21,12 +22,19 @@ from pyruntime.runtime.requests.types import (
 from pyruntime.utils.addresses import address
 from pyruntime.utils.arena import BARE_BYTES_MIN
 from pyruntime.utils.errors import InferenceError, OutOfMemoryError
+from pyruntime.utils.gpu.driver import GpuProperties
+from pyruntime.utils.request_codec import MEMORY_GPU
+
+GPU = GpuProperties(1, "GPU-1", "G", (8, 0), 100, 100, False)
 
 
 class Memory:
-    """Memory on a GPU: copies end when the test says so."""
+    """Memory on GPU 1: copies end when the test says so."""
+
+    device_id = 1
 
     def __init__(self, contents=b""):
+        self.region = GpuRegion(GPU, bytes(64), len(contents), b"", None)
         self.contents = bytearray(contents)
         self.counting = 0
         self.copies = []
@@ -37,6 +45,9 @@ class Memory:
 
     def close(self):
         self.counting -= 1
+
+    def for_stubs(self):
+        return self.region
 
     async def _end(self):
         self.copies.append(asyncio.Future())
@@ -59,6 +70,7 @@ class Model:
         self.memory = RequestMemory("m", 0, 4096)
         self.spec = SimpleNamespace(inputs={"A": None, "B": None})
         self.expected = 0
+        self.reads_gpu = None
 
     def check_serving(self):
         """It serves."""
@@ -137,6 +149,64 @@ def test_fetch(model):
 
     run(check, request)
     assert model.memory.live == 0
+
+
+def test_inputs_that_stay(model):
+    """A model that reads its inputs on the GPU finds them in the memory of the client, until it lets go of them."""
+    memory, model.reads_gpu = Memory(bytes(100)), 1
+    inputs = [
+        InputTensor(name, datatype, [count], b"", gpu=GpuContents(memory, offset, size))
+        for name, datatype, count, offset, size in (("A", "FP32", 2, 8, 8), ("B", "UINT8", 3, 1, 3))
+    ]
+    request = InferRequest("m", inputs=inputs, uses_gpu=True)
+
+    async def check(use, got):
+        await use.fetch(request, model)
+        assert memory.copies == []
+        assert [tensor.byte_size for tensor in inputs] == [8, 3]
+        slots, request.slots = request.slots, []
+        job = Job("", None, tensor_refs(inputs), 1, None, slots, None, 0)
+        use.refer(job)
+        number = memory.region.number
+        assert job.tensors == [
+            ("A", "FP32", [2], address(number, 8), 8, MEMORY_GPU, 1),
+            ("B", "UINT8", [3], address(number, 1), 3, MEMORY_GPU, 1),
+        ]
+        assert list(job.regions) == [memory.region]
+        use.end()
+        assert memory.counting == 2
+        job.free()
+        assert memory.counting == 0
+
+    run(check, request)
+
+
+@pytest.mark.parametrize(
+    ("reads_gpu", "datatype", "offset", "size"),
+    [(None, "FP32", 0, 8), (0, "FP32", 0, 8), (1, "FP32", 2, 8), (1, "BYTES", 0, 8), (1, "FP32", 0, 0)],
+    ids=["another model", "another GPU", "not aligned", "strings", "no elements"],
+)
+def test_inputs_that_do_not_stay(model, reads_gpu, datatype, offset, size):
+    """Inputs are in main memory that the model does not read on that GPU, or that no kernel can read."""
+    memory, model.reads_gpu = Memory(bytes(100)), reads_gpu
+    tensor = InputTensor("A", datatype, [size // 4], b"", gpu=GpuContents(memory, offset, size))
+    request = InferRequest("m", inputs=[tensor], uses_gpu=True)
+
+    async def check(use, got):
+        fetch = asyncio.ensure_future(use.fetch(request, model))
+        await turns()
+        for copy in memory.copies:
+            copy.set_result(None)
+        await fetch
+        assert len(memory.copies) == 1
+        job = Job("", None, tensor_refs(request.inputs), 1, None, [], None, 0)
+        use.refer(job)
+        assert (job.tensors[0][5:], list(job.regions)) == ((0, 0), [])
+        tensor.data = b""
+        request.free()
+        use.end()
+
+    run(check, request)
 
 
 def test_more_inputs_than_the_model_has(model):

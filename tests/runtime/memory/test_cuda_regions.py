@@ -39,6 +39,9 @@ class Link:
     def write(self, memory, at, size, region, offset):
         return self._do("write", at, size, region, offset)
 
+    def copy(self, number, at, size, target, offset):
+        return self._do("copy", at, size, target, offset)
+
     def close_memory(self, memory):
         self.asked.append(("close", memory.device_id))
 
@@ -152,6 +155,45 @@ def test_use_does_not_unregister(memory):
     region.count_on()
     region.close()
     assert memory.status_cuda() == [region]
+
+
+class Stub:
+    """Has regions open, and notes which of them it is to close."""
+
+    def __init__(self):
+        self.revoked = []
+
+    def revoke(self, region):
+        self.revoked.append(region)
+
+
+def test_processes_of_models(memory, brokers):
+    """They open the same memory by its handle, and close it when it is not registered any more."""
+    register(memory)
+    region = memory.status_cuda("r")[0]
+    there = region.for_stubs()
+    assert region.for_stubs() is there
+    assert (there.gpu.ordinal, there.handle, there.limit, there.event) == (1, HANDLE, 100, b"")
+    stub = Stub()
+    there.holders.add(stub)
+    region.count_on()
+    memory.unregister_cuda("r")
+    assert stub.revoked == []
+    region.close()
+    assert stub.revoked == [there]
+    there.left(stub)
+
+
+def test_input_that_is_passed_on(memory, brokers):
+    """The broker, which has the memory open, copies it for a model that reads main memory, or to another client's."""
+    register(memory)
+    there = memory.status_cuda("r")[0].for_stubs()
+    asyncio.run(there.lessor.fetch(there, 8, 16, "region", 32))
+    asyncio.run(there.lessor.copy(there, 8, 16, "target", 32))
+    assert brokers.link.asked[1:] == [("read", 8, 16, "region", 32), ("open", 1), ("copy", 8, 16, "target", 32)]
+    brokers.link.failure = gpu_error("CUDA_ERROR_UNKNOWN", "copy")
+    with pytest.raises(InferenceError, match="CUDA shared memory region 'r' cannot be read"):
+        asyncio.run(there.lessor.copy(there, 8, 16, "target", 32))
 
 
 def test_parts(memory):

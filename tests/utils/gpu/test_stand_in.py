@@ -80,6 +80,19 @@ def test_use_before_the_event(stand_in, peers):
 
 
 @pytest.mark.processes
+def test_complete_copies(stand_in, peers):
+    """A copy that its process has waited for is complete, and needs no event."""
+    peer = peers()
+    source, target = peer.allocate(4), peer.allocate(4)
+    here = stand_in.open(peer.export(target))
+    peer.copy(target, source, 4)
+    with pytest.raises(GpuError, match="no event"):
+        stand_in.read(here, bytearray(4))
+    peer.settle()
+    stand_in.read(here, bytearray(4))
+
+
+@pytest.mark.processes
 def test_streams_of_frameworks(stand_in, peers):
     """A stream of a framework must be behind our copies, and behind those that we waited for, before it reads them."""
     peer = peers()

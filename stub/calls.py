@@ -20,6 +20,7 @@ from pyruntime.stub.host import Answers
 from pyruntime.stub.link import Link
 from pyruntime.stub.memory import Copied, Held, Regions, Source, is_large
 from pyruntime.stub.pb_utils.errors import TritonError, TritonModelException
+from pyruntime.stub.pb_utils.placement import PreferredMemory
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import Tensor
@@ -58,8 +59,9 @@ class _Hold:
 class _Call(Answers):
     """One call, from its request to its last response."""
 
-    def __init__(self, calls: Calls, number: int) -> None:
+    def __init__(self, calls: Calls, number: int, preferred: Optional[PreferredMemory]) -> None:
         self.number = number
+        self._preferred = preferred
         self.finished = False
         self._forgotten = False
         self._calls = calls
@@ -104,7 +106,15 @@ class _Call(Answers):
         if not self.finished:
             self._calls.took(self.number)
         # As in Triton, an end without a response is an empty response.
-        return InferenceResponse() if wire is None else self._calls.read(wire)
+        if wire is None:
+            return InferenceResponse()
+        response = self._calls.read(wire)
+        preferred = self._preferred
+        if preferred is not None and preferred._gpu is not None:
+            from pyruntime.stub.pb_utils.gpu_copies import copied_to_gpu  # few calls prefer a GPU
+
+            response._output_tensors = copied_to_gpu(response._output_tensors, preferred._gpu)
+        return response
 
     def cancel(self) -> None:
         """See Answers."""
@@ -147,7 +157,7 @@ class Calls:
         slot, refs = self._writer.place(tensors, self._regions)
         with self._lock:
             self._number = number = self._number + 1
-            call = _Call(self, number)
+            call = _Call(self, number, request._preferred)
             self._open[number] = weakref.ref(call)
             if refs and type(refs[0][3]) is int:  # otherwise the message contains all inputs
                 self._inputs[number] = (slot, tensors)

@@ -28,6 +28,9 @@ TENSOR_FIELDS = ("name", "datatype", "shape", "address", "byte_size", "memory_ki
 # the output may stay on its GPU.
 OutputPlaceRef = Tuple[int, int, int, int]
 
+# In the place of `places` in a call: all of its outputs, whose names are never "", go to main memory.
+IN_MAIN_MEMORY = {"": [0, 0, MEMORY_CPU, 0]}
+
 
 class RequestOptions(NamedTuple):
     """The properties that many requests share: all but their ids and tensors. Shared objects are never changed.
@@ -98,8 +101,10 @@ def encode_request(
 _STR = frozenset([str])
 
 
-def decode_request(wire: Sequence[Any]) -> Tuple[str, RequestOptions, List[TensorRef], str]:
+def decode_request(wire: Sequence[Any]) -> Tuple[str, RequestOptions, List[TensorRef], str, bool]:
     """The request of a call, out of a message of a stub's: its id, options, tensors and trace context.
+
+    The last item is whether its outputs must be in main memory: see IN_MAIN_MEMORY.
 
     Its tensors are not checked. Raises PeerError.
     """
@@ -115,9 +120,9 @@ def decode_request(wire: Sequence[Any]) -> Tuple[str, RequestOptions, List[Tenso
         or type(parameters) is not str
         or type(tensors) is not list
         or type(trace_context) is not str
-        or places is not None
+        or places not in (None, IN_MAIN_MEMORY)
     ):
         raise PeerError("a field of a request has another type")
     # As the constructor does, which costs a call.
     options = tuple.__new__(RequestOptions, (correlation_id, flags, timeout_us, outputs, parameters))
-    return id, options, tensors, trace_context
+    return id, options, tensors, trace_context, places is not None

@@ -66,7 +66,7 @@ class CallRequest(NamedTuple):
 
     `parameters` are the decoded parameters of `options`. `trace` is the context of the trace that the call belongs to,
     "" for none. `priority` is the level in the callee's queue, 0 for its default. `places` are the outputs that may
-    stay on a GPU.
+    stay on a GPU; none if the caller wants all of them `in_main_memory`.
     """
 
     id: str
@@ -77,11 +77,12 @@ class CallRequest(NamedTuple):
     trace: str = ""
     priority: int = 0
     places: dict[str, OutputPlaceRef] | None = None
+    in_main_memory: bool = False
 
     def make_job(self, callee: Version, slots: list[Slot], respond: Respond) -> Job:
         """See model_call.OutgoingRequest."""
         arrived_ns = time.monotonic_ns()
-        id, options, _, tensors, regions, trace, priority, places = self
+        id, options, _, tensors, regions, trace, priority, places, _ = self
         outputs, parameters = options.requested_outputs, options.parameters
         kind: list[Hashable] = [None if outputs is None else tuple(outputs)]
         for name, datatype, shape, _, size, _, _ in tensors:
@@ -146,7 +147,7 @@ def read_call(message: Call, region_of: Callable[[int], SharedRegion | GpuRegion
     Raises PeerError if the request is not valid, or refers to memory that the stub has no access to.
     """
     regions: dict[int, SharedRegion | GpuRegion] = {}
-    id, options, refs, trace = decode_request(message.request)
+    id, options, refs, trace, in_main_memory = decode_request(message.request)
     tensors: list[TensorRef] = []
     try:
         for name, datatype, shape, at, size, memory_kind, device_id in refs:
@@ -177,7 +178,7 @@ def read_call(message: Call, region_of: Callable[[int], SharedRegion | GpuRegion
         raise PeerError("a call whose request cannot be read") from exc
     parameters = parse_parameters(options.parameters) if options.parameters else _NO_PARAMETERS
     # As CallRequest(...) does, which costs a call.
-    fields = id, options, parameters, tensors, list(regions.values()), trace, message.priority, None
+    fields = id, options, parameters, tensors, list(regions.values()), trace, message.priority, None, in_main_memory
     return tuple.__new__(CallRequest, fields)
 
 

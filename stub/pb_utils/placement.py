@@ -11,7 +11,11 @@ from pyruntime.stub.pb_utils.functions import MemoryType
 
 
 class PreferredMemory:
-    """The preferred memory for the outputs of a BLS request. It has no effect: outputs are always in main memory."""
+    """Where the outputs of a BLS request shall lie: in main memory, or on a GPU, by its number in this process.
+
+    Without one they stay where the other model has them, if this process can read them there. Where a GPU cannot be
+    used they are in main memory.
+    """
 
     __slots__ = ("_device_id", "_memory_type")
 
@@ -24,6 +28,11 @@ class PreferredMemory:
             )
         self._memory_type = preferred_memory_type
         self._device_id = as_integer(preferred_device_id, "preferred_device_id", INT64)
+
+    @property
+    def _gpu(self) -> Optional[int]:
+        """The number of the GPU; None for main memory."""
+        return self._device_id if self._memory_type is MemoryType.TRITONSERVER_MEMORY_GPU else None
 
     def __repr__(self) -> str:
         return f"PreferredMemory({self._memory_type.name}, {self._device_id})"

@@ -89,6 +89,35 @@ class TritonPythonModel:
         del output, response
         return answer(take(again))
 """
+# Says where the outputs of calls are, by what is preferred.
+PREFERS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.one(request) for request in requests]
+
+    def one(self, request):
+        memory = {
+            "": None,
+            "cpu": pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU),
+            "gpu": pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, 0),
+        }
+        name, _, preferred = request.request_id().partition(" ")
+        array = make(request.inputs()[0].as_numpy())
+        output = call(name, array, memory[preferred]).output_tensors()[0]
+        if not output.is_cpu():
+            assert np.array_equal(back(take(output)), output.as_numpy())
+        response = pb_utils.Tensor("OUT", output.as_numpy())
+        return pb_utils.InferenceResponse([response], parameters={"is_cpu": output.is_cpu()})
+"""
+# Trebles its input in main memory.
+ON_CPU = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy() * 3)])
+            for request in requests
+        ]
+"""
 # Answers by a tensor on the GPU and says which process it is.
 MORTAL = """
 class TritonPythonModel:
@@ -208,6 +237,8 @@ def server(machine, serving, write_model, tmp_path_factory):
     write("from_main_memory", TREBLE, GROUP)
     write("compute", COMPUTE, GROUP)
     write("caller", CALLER, GROUP)
+    write("prefers", PREFERS, GROUP)
+    write("on_cpu", ON_CPU, "instance_group [ { kind: KIND_CPU } ]\n")
     write("mortal", MORTAL, READS_GPU)
     write("killer", KILLER, GROUP)
     write_model(repository, "chain", None, CHAIN)
@@ -252,6 +283,26 @@ def test_call(server, count):
     """Between caller and callee tensors stay on the GPU, also those that are passed on to a third model."""
     array = np.arange(count)
     assert_array_equal(server.infer("caller", {"IN": array}).as_numpy("OUT"), array * 18)
+
+
+@pytest.mark.parametrize(
+    ("request_id", "is_cpu"),
+    [
+        ("treble", False),
+        ("treble cpu", True),
+        ("treble gpu", False),
+        ("on_cpu", True),
+        ("on_cpu cpu", True),
+        ("on_cpu gpu", False),
+    ],
+)
+def test_preferred_memory(server, request_id, is_cpu):
+    """Outputs of a call are where the model has them, or where the caller prefers them."""
+    for count in (1, 300_000):
+        array = np.arange(count)
+        result = server.infer("prefers", {"IN": array}, request_id=request_id)
+        assert_array_equal(result.as_numpy("OUT"), array * 3)
+        assert told(result)["is_cpu"] is is_cpu
 
 
 @SIZES

@@ -5,7 +5,9 @@ import pytest
 
 from pyruntime.utils.errors import PeerError
 from pyruntime.utils.request_codec import (
+    IN_MAIN_MEMORY,
     PARAMETERS,
+    PLACES,
     RequestOptions,
     decode_request,
     encode_request,
@@ -50,10 +52,17 @@ def test_for_native_code():
 def test_as_it_is_encoded():
     """A request is equal to the original after encoding and decoding."""
     (encoded,) = encode_requests([Accepted()])
-    id, options, tensors, trace_context = decode_request(arrived(encoded))
+    id, options, tensors, trace_context, in_main_memory = decode_request(arrived(encoded))
     assert type(options) is RequestOptions
-    assert (id, options, trace_context) == ("7", OPTIONS, "12")
+    assert (id, options, trace_context, in_main_memory) == ("7", OPTIONS, "12", False)
     assert [tuple(tensor) for tensor in tensors] == REFS
+
+
+def test_main_memory():
+    """A call may say that its outputs must be in main memory."""
+    encoded = encode_request("7", OPTIONS, REFS, "12")
+    encoded[PLACES] = IN_MAIN_MEMORY
+    assert decode_request(arrived(encoded))[-1] is True
 
 
 def test_places():

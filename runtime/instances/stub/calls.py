@@ -225,7 +225,7 @@ class Calls:
         if callee.spec.decoupled and not message.decoupled:
             self._refuse(call, message, is_decoupled(message.model))
             return
-        if self._plan.gpu is not None and callee.gpu == self._plan.gpu:
+        if self._plan.gpu is not None and callee.gpu == self._plan.gpu and not call.request.in_main_memory:
             call.keep_on_gpu(callee.places_on_gpu)
         if call.request.regions and lie_elsewhere(call.request, callee):
             fetching = self._start_fetched(call, message, callee)

@@ -13,7 +13,7 @@ copies, and others wait for it before theirs.
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Protocol, Sequence, Tuple
 
 from pyruntime.stub.gpus import gpu_of, ordinal_of
 from pyruntime.stub.logs import LOGGER
@@ -23,7 +23,7 @@ from pyruntime.utils.addresses import address, split
 from pyruntime.utils.arena import Arena, Backing, slot_bytes
 from pyruntime.utils.errors import LocalError, OutOfMemoryError
 from pyruntime.utils.gpu.driver import GpuError, gpu_error
-from pyruntime.utils.messages import CLOSED_GPU, LEASE_GPU, RETURN_GPU, MapGpu
+from pyruntime.utils.messages import CLOSED_GPU, FETCH_GPU, LEASE_GPU, RETURN_GPU, MapGpu
 
 
 class Chunk:
@@ -110,12 +110,26 @@ class _Lease:
         self._arena.free(offset)
 
 
+class Loan(Protocol):
+    """Memory of this process that the host writes to, free when nothing refers to it: `pointer` maps its `offset`."""
+
+    offset: int
+    pointer: int
+
+
 class GpuMemory:
     """See the module. `ask` and `tell` are those of stub/host.py. Thread-safe."""
 
-    def __init__(self, ask: Callable[[str, List[Any]], Any], tell: Callable[[str, List[Any]], None]) -> None:
+    def __init__(
+        self,
+        ask: Callable[[str, List[Any]], Any],
+        tell: Callable[[str, List[Any]], None],
+        lend: Callable[[int], Loan],
+    ) -> None:
+        """`lend` is for copies in main memory of a size, in bytes. It raises OutOfMemoryError."""
         self._ask = ask
         self._tell = tell
+        self._lend = lend
         self._lock = threading.Lock()
         self._announced: Dict[int, MapGpu] = {}
         self._chunks: Dict[int, Chunk] = {}
@@ -131,16 +145,36 @@ class GpuMemory:
         with self._lock:
             self._announced[message.number] = message
 
+    def gpu_at(self, at: int) -> int:
+        """The number of the GPU of an address in this process, which need not have used it. Raises GpuError."""
+        number, _ = split(at)
+        with self._lock:
+            chunk = self._chunks.get(number)
+        return ordinal_of(self._announcement(number).uuid) if chunk is None else chunk.gpu
+
     def find(self, at: int) -> Tuple[Chunk, int]:
         """The chunk of an address, and the offset there. Raises GpuError if it cannot be opened."""
         number, offset = split(at)
         with self._lock:
             chunk = self._chunks.get(number)
             if chunk is None:
-                if number not in self._announced:
-                    raise gpu_error("CUDA_ERROR_INVALID_HANDLE", "open", "the broker of the GPU was lost")
-                chunk = self._chunks[number] = _open(self._announced[number])
+                chunk = self._chunks[number] = _open(self._announcement(number))
         return chunk, offset
+
+    def fetch(self, at: int, size: int) -> Loan:
+        """A copy in main memory of `size` bytes, made by the broker, so that this process need not use the GPU.
+
+        Raises OutOfMemoryError, and TritonModelException with the host's reason.
+        """
+        loan = self._lend(size)
+        self._ask(FETCH_GPU, [at, size, loan.offset])
+        return loan
+
+    def _announcement(self, number: int) -> MapGpu:
+        announced = self._announced.get(number)
+        if announced is None:
+            raise gpu_error("CUDA_ERROR_INVALID_HANDLE", "open", "the broker of the GPU was lost")
+        return announced
 
     def unmap(self, number: int) -> None:
         """Close a region to which no later message refers, or whose memory is gone; it may be a lease."""

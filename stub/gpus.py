@@ -13,6 +13,8 @@ from pyruntime.utils.gpu.inventory import find_gpus, open_gpu
 
 # The GPUs that this process has used, by their numbers here. Who looks whether there are any needs no lock.
 opened: Dict[int, Gpu] = {}
+# The GPUs that tensors of this process may lie on, also without a use of them here. The same goes for those who look.
+known: Set[int] = set()
 # The GPUs on which a framework of this process may read the memory of another process: see `settle`.
 unsettled: Set[int] = set()
 
@@ -25,6 +27,7 @@ def gpu_of(ordinal: int) -> Gpu:
     with _lock:
         if ordinal not in opened:
             opened[ordinal] = open_gpu(ordinal)
+            known.add(ordinal)
         return opened[ordinal]
 
 
@@ -35,6 +38,7 @@ def ordinal_of(uuid: str) -> int:
             _ordinals.update((gpu.uuid, gpu.ordinal) for gpu in find_gpus())
         if uuid not in _ordinals:
             raise gpu_error("CUDA_ERROR_INVALID_DEVICE", "open", f"this process does not see GPU {uuid}")
+        known.add(_ordinals[uuid])
         return _ordinals[uuid]
 
 

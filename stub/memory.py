@@ -34,7 +34,7 @@ from pyruntime.utils.errors import LocalError
 from pyruntime.utils.regions import Region
 
 if TYPE_CHECKING:
-    from pyruntime.stub.gpu_memory import GpuMemory
+    from pyruntime.stub.gpu_memory import GpuMemory, Loan
     from pyruntime.stub.pb_utils.tensor import Tensor
     from pyruntime.utils.request_codec import TensorRef
 
@@ -147,7 +147,7 @@ class Granted:
         mapped = self._map
         if mapped is None or len(mapped) < offset + size:
             mapped = self._map = _map_file(self._fd, 0, status.st_size, mmap.MAP_SHARED)
-            mapped.guard = Guard(_pointer(mapped), status.st_size)
+            mapped.guard = Guard(pointer_of(mapped), status.st_size)
         np.ndarray(contents.shape, contents.dtype, mapped, offset)[...] = contents
         if mapped.guard is not None and mapped.guard.is_hit:
             self._map = None  # it has memory of this process where the object ended
@@ -173,15 +173,21 @@ class Regions(Source):
         self._regions: Dict[int, Union[Region, Granted]] = {0: requests}
         self._number = 0
         self._own_end = requests.limit
-        self._pointer = _pointer(requests.map)
+        self._pointer = pointer_of(requests.map)
         self._lock = threading.Lock()
         self._gpu: Optional[GpuMemory] = None
         self._ask: Callable[[str, List[Any]], Any] = _nobody
         self._tell: Callable[[str, List[Any]], None] = _nobody
+        self._lend: Callable[[int], Loan] = _nobody_lends
 
-    def connect(self, ask: Callable[[str, List[Any]], Any], tell: Callable[[str, List[Any]], None]) -> None:
-        """Set the functions of the host (see stub/host.py), which memory on GPUs comes from."""
-        self._ask, self._tell = ask, tell
+    def connect(
+        self,
+        ask: Callable[[str, List[Any]], Any],
+        tell: Callable[[str, List[Any]], None],
+        lend: Callable[[int], Loan],
+    ) -> None:
+        """Set the functions of the host (see stub/host.py) that memory on GPUs comes from, and `lend` of GpuMemory."""
+        self._ask, self._tell, self._lend = ask, tell, lend
 
     @property
     def gpu(self) -> GpuMemory:
@@ -190,7 +196,7 @@ class Regions(Source):
             if self._gpu is None:
                 from pyruntime.stub.gpu_memory import GpuMemory  # most processes need none
 
-                self._gpu = GpuMemory(self._ask, self._tell)
+                self._gpu = GpuMemory(self._ask, self._tell, self._lend)
             return self._gpu
 
     def on_gpu(self, ref: TensorRef, hold: Any) -> Tensor:
@@ -251,7 +257,7 @@ class Regions(Source):
         mapped.hold = hold
         mapped.shared = shared
         mapped.address = address(number, start)
-        mapped.pointer = _pointer(mapped)
+        mapped.pointer = pointer_of(mapped)
         if isinstance(region, Granted) and region.can_shrink:
             mapped.guard = Guard(mapped.pointer, len(mapped))
         return mapped
@@ -341,6 +347,10 @@ def _nobody(method: str, arguments: List[Any]) -> Any:
     raise LocalError(f"{method} before the model is loaded")
 
 
+def _nobody_lends(size: int) -> Loan:
+    return _nobody("lend", [size])  # type: ignore[no-any-return]
+
+
 def _can_shrink(fd: int) -> bool:
     """Whether somebody may shrink the memory: a client's, while regions of the host are sealed."""
     try:
@@ -362,5 +372,5 @@ def _map_file(fd: int, start: int, size: int, flags: int) -> HeldMap:
         raise LocalError(SHRUNK) from exc
 
 
-def _pointer(mapped: mmap.mmap) -> int:
+def pointer_of(mapped: mmap.mmap) -> int:
     return int(np.frombuffer(mapped, np.uint8, 1).__array_interface__["data"][0])

@@ -15,7 +15,7 @@ import numpy as np
 
 from pyruntime.stub import gpus
 from pyruntime.stub.client_memory import ClientMemory, ClientOutputs, GpuOutputs
-from pyruntime.stub.memory import SHRUNK, Regions
+from pyruntime.stub.memory import SHRUNK, Regions, pointer_of
 from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.stub.pb_utils.functions import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 from pyruntime.stub.pb_utils.request import InferenceRequest
@@ -77,6 +77,18 @@ def check_responses(responses: Any, requests: List[InferenceRequest]) -> None:
             )
 
 
+class _Loan:
+    """A slot that is free when nothing refers to this: see gpu_memory.py."""
+
+    def __init__(self, writer: ResponseWriter, offset: int, pointer: int) -> None:
+        self._writer = writer
+        self.offset = offset
+        self.pointer = pointer
+
+    def __del__(self) -> None:
+        self._writer.free([self.offset])
+
+
 class ResponseWriter:
     """Encodes responses, and the inputs of calls, for messages. Thread-safe."""
 
@@ -107,6 +119,12 @@ class ResponseWriter:
             for slot in slots:
                 self._arena.free(slot)
 
+    def lend(self, size: int) -> _Loan:
+        """Memory that the host may write to. Raises OutOfMemoryError."""
+        with self._lock:
+            offset = self._arena.allocate(size)
+        return _Loan(self, offset, pointer_of(self._map) + offset)
+
     def drop(self, response: WireResponse) -> None:
         """Free the memory of a response that is not sent."""
         slots = [response[SLOT]] + [slot for slot, _ in response[STATES:]]
@@ -118,7 +136,7 @@ class ResponseWriter:
         Small inputs are part of the message. A large array that is in shared memory already stays there, and must not
         be freed before the call ends. Raises TritonModelException if there is no memory.
         """
-        if gpus.opened and any(type(tensor) is not Tensor for tensor in tensors):
+        if gpus.known and any(type(tensor) is not Tensor for tensor in tensors):
             placed = self._place_on_gpu(tensors, regions)
             if placed is not None:
                 return placed

@@ -268,7 +268,7 @@ class Worker:
         self._server = Server(self.link, self._calls, self._writer, self._responses, self._waiting_batch, self._retire)
         self._server.decoupled = decoupled
         self._server.model_dir = os.path.join(args["model_repository"], args["model_version"])
-        self._regions.connect(self._server.ask, self._server.tell)
+        self._regions.connect(self._server.ask, self._server.tell, self._writer.lend)
         host.set_host(self._server)
         self._import(message.location)
         self._batches = Batches(

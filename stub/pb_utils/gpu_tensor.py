@@ -47,13 +47,18 @@ class GpuContents:
         """`name` is that of the tensor."""
         assert imported.gpu is not None  # the caller looks
         self.gpu = imported.gpu
-        self.pointer = imported.pointer
+        self._pointer = imported.pointer
         self.owner = imported.owner
         self.shape = imported.shape
         self.read_only = imported.read_only
         self.dtype: Any = _DTYPES.get(imported.datatype, _BF16_BITS)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self._name = name
+
+    @property
+    def pointer(self) -> int:
+        """The address on the GPU."""
+        return self._pointer
 
     def settle(self) -> None:
         """Wait for all work of this process on the GPU: the contents are complete then."""

@@ -89,6 +89,20 @@ class TritonPythonModel:
         del output, response
         return answer(take(again))
 """
+# Reads its input in main memory, wherever that is, and writes to it.
+READS_NUMPY = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.one(request) for request in requests]
+
+    def one(self, request):
+        tensor = request.inputs()[0]
+        array = tensor.as_numpy()
+        assert tensor.as_numpy() is array, "it is copied once"
+        array *= 3
+        output = pb_utils.Tensor("OUT", array)
+        return pb_utils.InferenceResponse([output], parameters={"was_cpu": tensor.is_cpu(), "pid": os.getpid()})
+"""
 # Says where the outputs of calls are, by what is preferred.
 PREFERS = """
 class TritonPythonModel:
@@ -237,6 +251,7 @@ def server(machine, serving, write_model, tmp_path_factory):
     write("from_main_memory", TREBLE, GROUP)
     write("compute", COMPUTE, GROUP)
     write("caller", CALLER, GROUP)
+    write_model(repository, "reads_numpy", READS_NUMPY, CONFIG, READS_GPU)
     write("prefers", PREFERS, GROUP)
     write("on_cpu", ON_CPU, "instance_group [ { kind: KIND_CPU } ]\n")
     write("mortal", MORTAL, READS_GPU)
@@ -340,6 +355,20 @@ def test_no_main_memory(server, machine, region):
     with machine.without_main_memory():
         infer(server, GRPC, "treble", inputs, outputs)
     assert_array_equal(two.get(array), array * 3)
+
+
+@BOTH
+@SIZES
+def test_as_numpy_without_a_context(server, region, protocol, count):
+    """A process that reads a tensor on the GPU in main memory only has it from the broker, and does not use the GPU."""
+    array = np.arange(count)
+    one = region(protocol, array.nbytes)
+    one.put(array)
+    result = infer(server, protocol, "reads_numpy", [on_gpu(protocol, array, one)])
+    assert_array_equal(result.as_numpy("OUT"), array * 3)
+    assert_array_equal(one.get(array), array)
+    assert told(result)["was_cpu"] is False
+    assert not uses_a_gpu(told(result)["pid"])
 
 
 def told(result):

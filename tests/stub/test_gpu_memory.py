@@ -4,6 +4,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from pyruntime.stub import gpus
@@ -12,8 +13,11 @@ from pyruntime.stub.gpus import gpu_of
 from pyruntime.stub.pb_utils.dlpack import ImportedTensor
 from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.stub.pb_utils.gpu_tensor import GpuContents
+from pyruntime.stub.pb_utils.pooled import pooled_tensor
 from pyruntime.utils.addresses import split
-from pyruntime.utils.messages import CLOSED_GPU, LEASE_GPU, RETURN_GPU, MapGpu
+from pyruntime.utils.gpu.driver import GpuError
+from pyruntime.utils.messages import CLOSED_GPU, FETCH_GPU, LEASE_GPU, RETURN_GPU, MapGpu
+from pyruntime.utils.request_codec import MEMORY_GPU
 from tests.utils.gpu.conftest import machine, peers  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.processes
@@ -29,6 +33,11 @@ def broker(machine, peers, monkeypatch):  # noqa: F811 - fixtures
     broker = SimpleNamespace(process=process, leased={}, events={}, told=[], refuses=False)
 
     def ask(method, arguments):
+        if method == FETCH_GPU:
+            at, size, offset = arguments
+            contents = process.read(broker.written + split(at)[1], size)
+            main_memory[offset : offset + size] = np.frombuffer(contents, np.uint8)
+            return None
         uuid, size, event = arguments
         assert (method, uuid) == (LEASE_GPU, "GPU-1")
         if broker.refuses:
@@ -38,7 +47,12 @@ def broker(machine, peers, monkeypatch):  # noqa: F811 - fixtures
         broker.events[number] = event
         return [number, 3, process.export(pointer), granted]
 
-    broker.memory = GpuMemory(ask, lambda method, arguments: broker.told.append((method, arguments)))
+    main_memory = np.zeros(1000, np.uint8)
+    broker.memory = GpuMemory(
+        ask,
+        lambda method, arguments: broker.told.append((method, arguments)),
+        lambda size: SimpleNamespace(offset=64, pointer=main_memory.ctypes.data + 64, owner=main_memory),
+    )
     broker.contents = lambda at, size: process.read(broker.leased[split(at)[0]] + split(at)[1], size)
     return broker
 
@@ -109,6 +123,60 @@ def test_tensors_of_others(broker):
     writer.free(pointer)
     with pytest.raises(TritonModelException, match="the tensor is gone"):
         chunk.at(0)
+
+
+@pytest.fixture
+def written(broker):
+    """A tensor of another process, which begins at byte 4 of its memory."""
+    writer = broker.process
+    broker.written, own, event = writer.allocate(64), writer.allocate(64), writer.create_event()
+    writer.write(own, bytes(4) + np.arange(3, dtype=np.int32).tobytes())
+    writer.copy(broker.written, own, 64)
+    writer.record(event)
+    broker.memory.announce(MapGpu(20, "GPU-1", writer.export(broker.written), writer.export_event(event), 64))
+    return pooled_tensor(broker.memory, ("A", "INT32", [3], (20 << 36) + 4, 12, MEMORY_GPU, 3), None)
+
+
+def test_in_main_memory_without_a_context(written):
+    """The broker copies for a process that does not use the GPU, once. The model may write to the copy."""
+    assert (written.is_cpu(), written.shape(), written.__dlpack_device__()) == (False, [3], (2, 0))
+    array = written.as_numpy()
+    assert array.tolist() == [0, 1, 2]
+    array[0] = 7
+    assert written.as_numpy() is array
+    assert gpus.opened == {}
+
+
+def test_in_main_memory(written):
+    """A process that uses the GPU copies itself, once."""
+    gpu_of(0)
+    array = written.as_numpy()
+    assert array.tolist() == [0, 1, 2]
+    assert written.as_numpy() is array
+
+
+def test_ordered_once(broker, written):
+    """What was waited for once can be read after its writer has ended: only the memory must still be there."""
+    chunk, _ = broker.memory.find(20 << 36)
+    target = bytearray(12)
+    written.__dlpack__(stream=5)
+    gpu_of(0).read_by(5, written._on_gpu.pointer, target)
+    assert np.frombuffer(target, np.int32).tolist() == [0, 1, 2]
+    chunk.event = -1  # nobody can wait for it
+    assert written.as_numpy().tolist() == [0, 1, 2]
+    written.to_dlpack()
+    written.__dlpack__(stream=6)
+    gpu_of(0).read_by(6, written._on_gpu.pointer, target)
+
+
+def test_a_tensor_that_is_lost(broker, written):
+    """It fails with a sentence, whether the process has opened it or not; what was copied stays."""
+    array = written.as_numpy()
+    broker.memory.unmap(20)
+    for use in (written.to_dlpack, lambda: broker.memory.find(20 << 36)):
+        with pytest.raises((TritonModelException, GpuError), match="the broker of the GPU was lost"):
+            use()
+    assert written.as_numpy() is array
 
 
 def test_a_broker_that_is_lost(broker):

@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 
 from pyruntime.runtime.instances.model_server import ModelServer
 from pyruntime.runtime.instances.stub.connection import StubConnection
-from pyruntime.utils.errors import Code, PeerError
+from pyruntime.runtime.regions import GpuRegion
+from pyruntime.utils.addresses import split
+from pyruntime.utils.errors import Code, InferenceError, PeerError
 from pyruntime.utils.gpu.driver import GpuError, GpuMemoryError
-from pyruntime.utils.messages import CLOSED_GPU, LEASE_GPU, OK, RETURN_GPU, Ask
+from pyruntime.utils.messages import CLOSED_GPU, FETCH_GPU, LEASE_GPU, OK, RETURN_GPU, Ask
 
 # The chunks that one stub may lease at a time: each is a message, and is looked at for each tensor.
 LEASES_MAX = 256
@@ -35,6 +37,7 @@ class StubGpuMemory:
         self._count = 0
         self.handlers: dict[str, Callable[[Ask], None]] = {
             LEASE_GPU: self._lease,
+            FETCH_GPU: self._fetch,
             RETURN_GPU: self._give_back,
             CLOSED_GPU: self._closed,
         }
@@ -62,6 +65,31 @@ class StubGpuMemory:
             return
         self._connection.lease(region)
         self._reply(question, OK, [region.number, region.gpu.ordinal, region.handle, region.limit])
+
+    def _fetch(self, message: Ask) -> None:
+        match message.arguments:
+            case [int() as at, int() as size, int() as offset]:
+                number, begin = split(at)
+                region, responses = self._connection.region(number), self._connection.responses
+                if not isinstance(region, GpuRegion) or min(begin, size) < 0 or begin + size > region.limit:
+                    raise PeerError(f"{size} bytes are asked for that are not in memory on a GPU")
+                if not 0 <= offset <= responses.limit - size:
+                    raise PeerError(f"{size} bytes of a GPU do not fit at {offset} of the responses")
+                region.count_on()
+                fetch = self._fetch_soon(message.question, region, begin, size, offset)
+                self._tasks.create_task(fetch, name="copy a tensor from a GPU")
+            case _:
+                raise PeerError("a tensor on a GPU is asked for without its address, its size and where it goes")
+
+    async def _fetch_soon(self, question: int, region: GpuRegion, at: int, size: int, offset: int) -> None:
+        try:
+            await region.lessor.fetch(region, at, size, self._connection.responses, offset)
+        except InferenceError as exc:
+            self._reply(question, int(exc.code), exc.message)
+        else:
+            self._reply(question, OK, None)
+        finally:
+            region.close()
 
     def _give_back(self, message: Ask) -> None:
         self._connection.give_back(_number(message.arguments))

@@ -275,8 +275,8 @@ class UnmapGpu(NamedTuple):
 # result is a list: the number of the region and of the GPU, the handle of the memory, and its size in bytes. The others
 # have the number of the region, and no result.
 LEASE_GPU: Final = "lease_gpu_memory"
-# FETCH_GPU has the address of a tensor on a GPU, its size in bytes, and the offset in the stub's response region where the
-# broker puts a copy. It has no result.
+# FETCH_GPU has the address of a tensor on a GPU, its size in bytes, and where the broker puts a copy: an offset in the
+# stub's response region. It has no result.
 FETCH_GPU: Final = "fetch_gpu_memory"
 RETURN_GPU: Final = "return_gpu_memory"
 CLOSED_GPU: Final = "closed_gpu_memory"

@@ -54,6 +54,8 @@ class Devices:
         self.descriptors = {}
         # The names of the regions that clients have registered, and not unregistered.
         self.registered = set()
+        # The numbers of the regions in which a stub has written a tensor.
+        self.written = set()
         # Who uses a chunk of a broker, by its handle.
         self.users = {}
         self.is_closing = False

@@ -52,6 +52,7 @@ class Lessee:
             contents = self._devices.begin_use(handle, self)
             if contents is not None:  # otherwise its broker has ended
                 contents[:WRITTEN_BYTES] = pack(number, 2)
+                self._devices.written.add(number)
             self._stub.loop.call_later(self._draw.choice(KEPT_S), self._give_back, number)
         self.go_on()
 
@@ -95,7 +96,8 @@ class WatchedLeases(GpuLeases):
         return region
 
     def _begin_read(self, region):
-        if not region.is_closed and not self._world.is_closing:
+        is_written = region.number in self._world.devices.written
+        if is_written and not region.is_closed and not self._world.is_closing:
             region.count_on()
             self._world.tasks.create_task(self._read(region), name="read from a GPU")
 
@@ -106,7 +108,7 @@ class WatchedLeases(GpuLeases):
         try:
             await self.fetch(region, 0, WRITTEN_BYTES, target, 0)
             value = value_of(target.view[:WRITTEN_BYTES])
-            if value not in (0, region.number):
+            if value != region.number:
                 world.ledger.violated(f"{value} is read from memory {region.number} on a GPU")
         except InferenceError as exc:
             world.note("not fetched", int(exc.code))

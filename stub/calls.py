@@ -37,7 +37,7 @@ from pyruntime.utils.messages import (
     ReleaseHold,
     StatelessResponse,
 )
-from pyruntime.utils.request_codec import MEMORY_GPU
+from pyruntime.utils.request_codec import IN_MAIN_MEMORY, MEMORY_GPU, PLACES
 
 # At most so many small holds wait for the next message, which gives them back together.
 DROPS_WAITING_MAX = 16
@@ -165,6 +165,9 @@ class Calls:
                 self.waiting[number] = waiting
         target, version = request._target
         fields = request._encode(refs)
+        preferred = request._preferred
+        if preferred is not None and preferred._gpu is None:
+            fields[PLACES] = IN_MAIN_MEMORY
         if self._drops:
             self.flush(self.link.post)
         try:

@@ -20,7 +20,7 @@ from pyruntime.stub.pb_utils.placement import InferenceTrace, PreferredMemory
 from pyruntime.stub.pb_utils.response import InferenceResponse, check_parameters
 from pyruntime.stub.pb_utils.sender import InferenceResponseSender
 from pyruntime.stub.pb_utils.tensor import Tensor
-from pyruntime.utils.request_codec import IN_MAIN_MEMORY, MEMORY_GPU, PLACES, encode_request
+from pyruntime.utils.request_codec import MEMORY_GPU, encode_request
 
 if TYPE_CHECKING:
     from pyruntime.stub.memory import Regions, Source
@@ -75,8 +75,9 @@ class InferenceRequest:
     # Whether it was answered without a stream.
     _answered: bool
     _target: Tuple[str, int]
+    # Of a request that the model created, as is the next one.
     _preferred: Optional[PreferredMemory]
-    # Of a request that the model created. Only native code can set another one.
+    # Only native code can set another one.
     _priority: int
     _release_flags: int
 
@@ -186,11 +187,7 @@ class InferenceRequest:
     def _encode(self, tensors: List[TensorRef]) -> List[object]:
         """The request with these inputs, for a call or for native code."""
         options = self._correlation_id, self._flags, self._timeout_us, self._requested_outputs, self._parameters
-        wire = encode_request(self._id, options, tensors, self._trace_context)
-        preferred = self._preferred
-        if preferred is not None and preferred._gpu is None:
-            wire[PLACES] = IN_MAIN_MEMORY
-        return wire
+        return encode_request(self._id, options, tensors, self._trace_context)
 
     def __repr__(self) -> str:
         return f"<InferenceRequest {self._id!r} {self.inputs()}>"

@@ -278,12 +278,15 @@ class BrokerLink:
         self._outgoing.clear()
 
     def _fail(self, reason: str) -> None:
-        """Fail what the broker owes. Its memory is gone."""
-        for call_back in self._on_lost:
-            call_back(self.loss(reason).explanation)
-        self._on_lost.clear()
+        """Fail what the broker owes. Its memory is gone. Those who wait go on after the callbacks."""
         waiting, self._waiting = self._waiting, {}
         for answer in waiting.values():
             if not answer.done():
                 answer.set_exception(self.loss(reason))
                 answer.exception()  # nobody may wait for it
+        callbacks, self._on_lost = self._on_lost, []
+        for call_back in callbacks:
+            try:
+                call_back(self.loss(reason).explanation)
+            except Exception:  # it is one of several
+                _LOG.exception("The end of %r could not be handled.", self)

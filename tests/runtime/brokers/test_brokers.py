@@ -217,6 +217,27 @@ def test_lost(gpu, region):
     run(check)
 
 
+def test_a_callback_that_fails(gpu, region, caplog):
+    """A callback for the end that raises stops neither the next one nor those who wait for answers."""
+
+    async def check(brokers, properties):
+        def fail(reason):
+            raise ValueError(f"no use for: {reason}")
+
+        link, called = await brokers.of(properties), []
+        link.when_lost(fail)
+        link.when_lost(called.append)
+        os.kill(link.pid, signal.SIGSTOP)
+        owed = link.open(shared(gpu, b"abc"))
+        os.kill(link.pid, signal.SIGKILL)
+        with pytest.raises(GpuLostError, match="the broker of GPU 1 was lost"):
+            await owed
+        assert len(called) == 1
+        assert "no use for: the broker of GPU 1 was lost" in caplog.text
+
+    run(check)
+
+
 def test_lost_before_it_is_read(gpu, region):
     """A broker that has ended is not used, also if the event loop has not heard of its end."""
 

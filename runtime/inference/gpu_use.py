@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from pyruntime.runtime.execution.job import Job, Respond
@@ -127,9 +128,9 @@ class GpuUse:
                 keep_open(outcome)  # the process that made it may end before the client has it
             if is_copied:
                 placed = task = self._tasks.create_task(self._put(outcome), name="copy outputs to a GPU")
-                task.add_done_callback(self._go_on)
+                task.add_done_callback(partial(self._on_put, outcome))
         self._waiting.append((placed, final))
-        self._go_on(None)
+        self._go_on()
 
     def end(self) -> None:
         """Release the memory: nothing is copied any more."""
@@ -137,14 +138,21 @@ class GpuUse:
         for each in memory:
             each.close()
 
-    def _go_on(self, _: object) -> None:
+    def _on_put(self, response: InferResponse, task: asyncio.Task[InferResponse | InferenceError]) -> None:
+        if _has_failed(task):  # it may not have begun
+            response.release()
+        self._go_on()
+
+    def _go_on(self) -> None:
         """Pass on what is complete, in order."""
         while self._waiting:
             placed, final = self._waiting[0]
             if isinstance(placed, asyncio.Task):
-                if not placed.done() or placed.cancelled():
+                if not placed.done():
                     return
-                placed = placed.result()
+                # The group of the tasks raises what is no InferenceError, and the server ends.
+                failed = _has_failed(placed)
+                placed = InferenceError("the server ends", Code.UNAVAILABLE) if failed else placed.result()
             self._waiting.popleft()
             if final:
                 self.end()
@@ -182,6 +190,11 @@ class GpuUse:
 
 
 _Outcome = InferResponse | InferenceError | None
+
+
+def _has_failed(task: asyncio.Task[InferResponse | InferenceError]) -> bool:
+    """Whether a task that has ended has no result."""
+    return task.cancelled() or task.exception() is not None
 
 
 def _plain(response: InferResponse) -> InferResponse:

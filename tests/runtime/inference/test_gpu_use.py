@@ -389,6 +389,32 @@ def test_outputs_that_fail(region, size):
     run(check, request)
 
 
+@pytest.mark.parametrize("end", ["cancelled before", "cancelled", "a defect"])
+def test_outputs_are_never_there(region, end):
+    """A copy that is cancelled, or raises what it must not, has an error in its place, and holds nothing back."""
+    memory, released, got = Memory(bytes(8)), [], []
+    request = InferRequest("m", gpu_places={"A": place(memory, 8)}, uses_gpu=True)
+
+    async def check():
+        async with asyncio.TaskGroup() as tasks:
+            use = GpuUse(request, lambda outcome, final: got.append((outcome, final)), tasks)
+            use.respond(response_of(region, ("A", 0, 8), released=released), False)
+            use.respond(None, True)
+            if end != "cancelled before":
+                await memory.begun.wait()
+            if end == "a defect":
+                memory.copies[0].set_exception(ValueError("a defect"))
+                await asyncio.Future()  # the group cancels it
+            raise ValueError("a defect")
+
+    with pytest.raises(ExceptionGroup, match="TaskGroup"):
+        asyncio.run(check())
+    (failure, first), last = got
+    assert (failure.message, first, last) == ("the server ends", False, (None, True))
+    assert released == [1]
+    assert memory.counting == 0
+
+
 def test_process_ends_behind_its_responses():
     """Responses that are copied, or wait for others, keep their memory when the process that made them has ended."""
     memory, region = Memory(bytes(4)), create_region("test")

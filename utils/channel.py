@@ -147,7 +147,7 @@ class Channel:
             raise LocalError(f"{kind.__name__} may not be sent while {self.state.name}")
         try:
             data = pack((TAGS[kind], message))
-        except (TypeError, ValueError, OverflowError) as exc:
+        except (TypeError, ValueError, OverflowError, BufferError) as exc:
             raise LocalError(f"{kind.__name__} cannot be encoded: {exc}") from exc
         if len(data) > FRAME_BYTES_MAX:
             raise LocalError(f"{kind.__name__} is {len(data)} bytes and a frame holds {FRAME_BYTES_MAX}")

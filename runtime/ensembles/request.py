@@ -331,12 +331,14 @@ class EnsembleRequest:
         if sources and sources.count(sources[0]) == len(sources):  # of one step, which mostly answers alike
             kept = sources[0].kept
         if kept is not None:
-            made = kept.derived.get((self._plan, sources[0].batch))
+            # With the names, because several steps may have one model.
+            key = self._plan, sources[0].batch, *names
+            made = kept.derived.get(key)
         if made is None:
             made = self._outputs(names, sources)
             if kept is not None:
                 made = KeptOutputs(made[0]), made[1]
-                kept.derive((self._plan, sources[0].batch), made)
+                kept.derive(key, made)
         outputs, regions = made
         mark = None
         for source in sources:

@@ -123,11 +123,12 @@ class StepCall(ModelCall):
                 inputs.append((name, datatype, shape, copy, size, MEMORY_CPU, 0))
         mark = self._mark() if source is None else source.mark
         self.mark = mark or owner.mark
+        is_own = mark is None or mark == owner.mark
         options = prepared.options
-        if options is None or mark is not None or prepared.made_of is not ensemble_job.options:
+        if options is None or not is_own or prepared.made_of is not ensemble_job.options:
             _, _, timeout_us, _, parameters = ensemble_job.options
             options = RequestOptions(*self.mark, timeout_us, step.requested, parameters)
-            if mark is None:
+            if is_own:
                 prepared.made_of, prepared.options = ensemble_job.options, options
         valid = callee.validated.find(prepared.kind) if not options.parameters else None
         if valid is None:

@@ -3,6 +3,7 @@
 """Messages as bytes, and back: as msgpack has them, whatever they contain, and however the bytes are cut or broken."""
 
 import importlib.util
+import subprocess
 import sys
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -119,6 +120,50 @@ def nested(depth):
     for _ in range(depth):
         value = [value]
     return value
+
+
+class Changing(bytes):
+    """Bytes that would run code of a model when they are read as a buffer."""
+
+    def __buffer__(self, flags):
+        raise AssertionError("the code of a model ran")
+
+
+def test_bytes_of_another_class():
+    """Their own bytes are packed, as msgpack does."""
+    assert pack([Changing(b"x"), bytearray(b"y")]) == as_msgpack([b"x", b"y"])
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_changes_meanwhile(alone):
+    """A list that is emptied while it is packed, by garbage that is collected then, is an error and nothing worse.
+
+    From Python 3.12 on nothing is collected there.
+    """
+    code = f"""
+import gc, sys
+from pyruntime.utils._frames import pack
+
+class Emptying:
+    def __del__(self):
+        items.clear()
+
+gc.disable()
+items = ["".join(["\\ud800", "z" * 300])] + {[] if alone else [1]}
+garbage = Emptying()
+garbage.me = garbage
+del garbage
+gc.set_threshold(1)
+gc.enable()
+try:
+    print(len(pack(items)))
+except ValueError as exc:
+    print(exc)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    length = 1 + 3 + len("\\ud800") + 300 + (0 if alone else 1)
+    assert done.stdout.strip() in ("a list or dict changed while it was packed", str(length)), done.stderr
 
 
 def test_depth():

@@ -178,6 +178,12 @@ static int put_tuple(Writer *writer, PyObject *tuple, int depth)
     return 0;
 }
 
+static int changed(void)
+{
+    PyErr_SetString(PyExc_ValueError, "a list or dict changed while it was packed");
+    return -1;
+}
+
 static int put_list(Writer *writer, PyObject *list, int depth)
 {
     Py_ssize_t i, size = PyList_Size(list);
@@ -185,25 +191,40 @@ static int put_list(Writer *writer, PyObject *list, int depth)
     if (put_length(writer, size, 0x90, 15, 0, 0xdc) < 0)
         return -1;
     for (i = 0; i < size; i++) {
-        PyObject *item = PyList_GetItem(list, i); /* NULL if another thread has shortened the list */
+        PyObject *item = i < PyList_Size(list) ? PyList_GetItem(list, i) : NULL;
+        int failed;
 
-        if (item == NULL || put(writer, item, depth) < 0)
+        if (item == NULL)
+            break;
+        Py_INCREF(item);
+        failed = put(writer, item, depth) < 0;
+        Py_DECREF(item);
+        if (failed)
             return -1;
     }
-    return 0;
+    return PyList_Size(list) == size ? 0 : changed();
 }
 
 static int put_dict(Writer *writer, PyObject *dict, int depth)
 {
-    Py_ssize_t at = 0;
+    Py_ssize_t at = 0, left = PyDict_Size(dict);
     PyObject *key, *value;
 
-    if (put_length(writer, PyDict_Size(dict), 0x80, 15, 0, 0xde) < 0)
+    if (put_length(writer, left, 0x80, 15, 0, 0xde) < 0)
         return -1;
-    while (PyDict_Next(dict, &at, &key, &value))
-        if (put(writer, key, depth) < 0 || put(writer, value, depth) < 0)
+    while (PyDict_Next(dict, &at, &key, &value)) {
+        int failed;
+
+        left--;
+        Py_INCREF(key);
+        Py_INCREF(value);
+        failed = put(writer, key, depth) < 0 || put(writer, value, depth) < 0;
+        Py_DECREF(key);
+        Py_DECREF(value);
+        if (failed)
             return -1;
-    return 0;
+    }
+    return left == 0 ? 0 : changed();
 }
 
 static int put_view(Writer *writer, PyObject *view)
@@ -232,23 +253,26 @@ static int put(Writer *writer, PyObject *object, int depth)
         return put_head(writer, object == Py_True ? 0xc3 : 0xc2, 0, 0);
     if (type == &PyBytes_Type)
         return put_bytes(writer, PyBytes_AsString(object), PyBytes_Size(object));
-    if (depth == 0) {
-        PyErr_SetString(PyExc_ValueError, "recursion limit exceeded");
-        return -1;
+    if (PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object)) {
+        if (depth == 0) {
+            PyErr_SetString(PyExc_ValueError, "recursion limit exceeded");
+            return -1;
+        }
+        if (PyTuple_Check(object))
+            return put_tuple(writer, object, depth - 1);
+        return PyList_Check(object) ? put_list(writer, object, depth - 1) : put_dict(writer, object, depth - 1);
     }
-    if (PyTuple_Check(object))
-        return put_tuple(writer, object, depth - 1);
-    if (PyList_Check(object))
-        return put_list(writer, object, depth - 1);
-    if (PyDict_Check(object))
-        return put_dict(writer, object, depth - 1);
     if (PyLong_Check(object))
         return put_integer(writer, object);
     if (PyFloat_Check(object))
         return put_float(writer, object);
     if (PyUnicode_Check(object))
         return put_text(writer, object);
-    if (PyBytes_Check(object) || PyObject_TypeCheck(object, &PyByteArray_Type) || type == &PyMemoryView_Type)
+    if (PyBytes_Check(object))
+        return put_bytes(writer, PyBytes_AsString(object), PyBytes_Size(object));
+    if (PyObject_TypeCheck(object, &PyByteArray_Type))
+        return put_bytes(writer, PyByteArray_AsString(object), PyByteArray_Size(object));
+    if (type == &PyMemoryView_Type)
         return put_view(writer, object);
     PyErr_Format(PyExc_TypeError, "can not serialize %R object", (PyObject *)type);
     return -1;

@@ -126,11 +126,11 @@ class World:
     def capacity_freed(self):
         pass
 
-    def request(self, priority=0):
+    def request(self, priority=0, options=None):
         slot = Slot()
         answers = []
         tensors = [(name, "INT8", [1], 0, 1, MEMORY_CPU, 0) for name in sorted(self.graphs.given)]
-        options = RequestOptions(requested_outputs=self.graphs.requested)
+        options = options or RequestOptions(requested_outputs=self.graphs.requested)
 
         def respond(outcome, final):
             assert not any(each[1] for each in answers), "nothing follows the last response"
@@ -496,6 +496,39 @@ def inputs_of(world, index):
     _, job, _ = world.open[index]
     assert job.is_call
     return [at for _, _, _, at, _, _, _ in job.tensors], list(job.regions)
+
+
+def test_kept_outputs_of_one_model():
+    """Two steps that have one model, of which each answers when its input is there: each output has its own name."""
+    nodes = [Node([("x", False)], ["A"]), Node([("y", False)], ["B"])]
+    world = World(Graphs(["x", "y"], {"x", "y"}, nodes, ["A", "B"], {"A", "B"}, ["A", "B"]))
+    world.keeps = True
+    world.models["m1"].spec, world.models["m1"].region = world.models["m0"].spec, world.models["m0"].region
+    for given_input, output in (("x", "A"), ("y", "B"), ("x", "A")):
+        world.graphs.given = {given_input}
+        world.request()
+        world.answer(0)
+        assert [each.name for each in answers_of(world, -1)[0][0].outputs] == [output]
+    world.check_over()
+
+
+def test_kept_options():
+    """A step whose inputs are described as before has the same options, as long as the request has."""
+    world = chain(CHAIN[0], CHAIN[1])
+    world.keeps = True
+    seen = []
+    for timeout_us in (0, 5):
+        options = RequestOptions(requested_outputs=["out"], timeout_us=timeout_us)
+        for _ in range(2):
+            world.request(options=options)
+            world.answer(0)
+            seen.append(world.open[0][1].options)
+            while world.open:
+                world.answer(0)
+    assert seen[0] is seen[1]
+    assert seen[2] is seen[3]
+    assert [each.timeout_us for each in seen] == [0, 0, 5, 5]
+    world.check_over()
 
 
 @pytest.mark.parametrize("keeps", [False, True])

@@ -9,7 +9,8 @@ for all inputs that are not in shared memory yet.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Set, Tuple
+from collections import deque
+from typing import TYPE_CHECKING, Any, Deque, Dict, Iterable, List, Optional, Set, Tuple
 
 import numpy as np
 
@@ -86,7 +87,7 @@ class _Loan:
         self.pointer = pointer
 
     def __del__(self) -> None:
-        self._writer.free([self.offset])
+        self._writer.take_back(self.offset)
 
 
 class ResponseWriter:
@@ -95,6 +96,8 @@ class ResponseWriter:
     def __init__(self, region: Region, growth_bytes: int, model_name: str, outputs: Set[str]) -> None:
         self._arena = Arena(region, growth_bytes)
         self._lock = threading.Lock()
+        # Slots of loans, to be freed by whoever next has the lock: a destructor may run in a thread that has it.
+        self._taken_back: Deque[int] = deque()
         self._map = region.map
         self._model_name = model_name
         self._outputs = outputs
@@ -105,6 +108,7 @@ class ResponseWriter:
     def free_bytes(self) -> int:
         """The number of free bytes in the region."""
         with self._lock:
+            self._free_loans()
             return self._arena.free_bytes
 
     def free(self, slots: Iterable[int]) -> None:
@@ -116,13 +120,30 @@ class ResponseWriter:
                     memory, addresses = self._on_gpu.pop(slot)
                     memory.free_all(addresses)
         with self._lock:
+            if self._taken_back:
+                self._free_loans()
             for slot in slots:
                 self._arena.free(slot)
+
+    def take_back(self, slot: int) -> None:
+        """Free a slot soon. For destructors, which must not wait for a lock."""
+        self._taken_back.append(slot)
+
+    def _free_loans(self) -> None:
+        """The caller has the lock."""
+        while self._taken_back:
+            self._arena.free(self._taken_back.popleft())
+
+    def _allocate(self, size: int) -> int:
+        """A slot. The caller has the lock. Raises OutOfMemoryError."""
+        if self._taken_back:
+            self._free_loans()
+        return self._arena.allocate(size)
 
     def lend(self, size: int) -> _Loan:
         """Memory that the host may write to. Raises OutOfMemoryError."""
         with self._lock:
-            offset = self._arena.allocate(size)
+            offset = self._allocate(size)
         return _Loan(self, offset, pointer_of(self._map) + offset)
 
     def drop(self, response: WireResponse) -> None:
@@ -184,7 +205,7 @@ class ResponseWriter:
         if addresses:
             with self._lock:
                 if slot == NO_SLOT:
-                    slot = self._arena.allocate(1)
+                    slot = self._allocate(1)
                 self._on_gpu[slot] = memory, addresses
         return slot
 
@@ -200,7 +221,7 @@ class ResponseWriter:
         if size:
             try:
                 with self._lock:
-                    slot = self._arena.allocate(size)
+                    slot = self._allocate(size)
             except OutOfMemoryError as exc:
                 raise TritonModelException(f"no room for a request of {size} bytes: {exc}") from exc
         refs: List[TensorRef] = []
@@ -259,6 +280,8 @@ class ResponseWriter:
             return OK, "", NO_SLOT, [(*tensor[:3], 0, 0, MEMORY_CPU, 0) for tensor in tensors], response._parameters
         try:
             with self._lock:
+                if self._taken_back:  # as _allocate does, which costs a call
+                    self._free_loans()
                 slot = self._arena.allocate(size)
         except OutOfMemoryError as exc:
             return encode_error(Code.UNAVAILABLE, f"no room for a response of {size} bytes: {exc}")
@@ -320,7 +343,7 @@ class ResponseWriter:
             memory.write(placed)
             if size:
                 with self._lock:
-                    slot = self._arena.allocate(size)
+                    slot = self._allocate(size)
         except LocalError as exc:
             return encode_error(Code.UNAVAILABLE, f"a response cannot be put in its place: {exc}")
         except OutOfMemoryError as exc:
@@ -408,7 +431,7 @@ class StateWriter(ResponseWriter):
         slot = NO_SLOT
         if size:
             with self._lock:
-                slot = self._arena.allocate(size)
+                slot = self._allocate(size)
         refs: List[TensorRef] = []
         for name, datatype, shape, at, n, contents in parts:
             at = max(slot, 0) + at if n else 0

@@ -351,3 +351,22 @@ class TestStates:
         """A response that is not sent gives both slots back."""
         writer.drop(writer.write(InferenceResponse([Tensor("B", np.zeros(1))]), OUTPUTS))
         assert live(writer) == 0
+
+
+class TestLoans:
+    @pytest.mark.parametrize(
+        ("use", "left"),
+        [
+            (lambda writer: writer.free([]), 0),
+            (lambda writer: writer.free_bytes, 0),
+            (lambda writer: writer.write(InferenceResponse([Tensor("A", np.zeros(5))]), OUTPUTS), 1),
+        ],
+        ids=["free", "free_bytes", "write"],
+    )
+    def test_a_destructor_waits_for_no_lock(self, writer, use, left):
+        """The collector may run it in a thread that has the lock, so what it gives back is freed by the next call."""
+        loan = writer.lend(100)
+        del loan
+        assert live(writer) == 1
+        use(writer)
+        assert live(writer) == left

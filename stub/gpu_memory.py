@@ -13,7 +13,7 @@ copies, and others wait for it before theirs.
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, Iterable, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Protocol, Sequence, Set, Tuple
 
 from pyruntime.stub.gpus import gpu_of, ordinal_of
 from pyruntime.stub.logs import LOGGER
@@ -27,7 +27,10 @@ from pyruntime.utils.messages import CLOSED_GPU, FETCH_GPU, LEASE_GPU, RETURN_GP
 
 
 class Chunk:
-    """Memory on the GPU `gpu`, by its number in this process. Without a `pointer` it is closed."""
+    """Memory on the GPU `gpu`, by its number in this process. Without a `pointer` it is closed.
+
+    Who reads it holds `lock` meanwhile, so that it is not closed between a look and the use.
+    """
 
     def __init__(self, number: int, gpu: int, pointer: int, event: Optional[int]) -> None:
         """Behind `event` come the copies of the process that writes there; None if none is needed."""
@@ -35,6 +38,7 @@ class Chunk:
         self.gpu = gpu
         self.pointer: Optional[int] = pointer
         self.event = event
+        self.lock = threading.RLock()
 
     def at(self, offset: int) -> int:
         """The pointer to a tensor. Raises TritonModelException if the memory is gone."""
@@ -43,20 +47,38 @@ class Chunk:
         return self.pointer + offset
 
     def order(self) -> None:
-        """Have later copies of this process come behind those of the writer. Raises GpuError."""
-        if self.event is not None:
-            gpu_of(self.gpu).wait(self.event)
+        """Have later copies of this process come behind those of the writer.
+
+        Raises GpuError, and TritonModelException if the memory is gone.
+        """
+        with self.lock:
+            self.at(0)
+            if self.event is not None:
+                gpu_of(self.gpu).wait(self.event)
 
     def complete(self) -> None:
-        """Return when the copies of the writer are complete. Raises GpuError."""
-        if self.event is not None:
-            gpu_of(self.gpu).synchronize(self.event)
+        """Return when the copies of the writer are complete.
+
+        Raises GpuError, and TritonModelException if the memory is gone.
+        """
+        with self.lock:
+            self.at(0)
+            if self.event is not None:
+                gpu_of(self.gpu).synchronize(self.event)
 
     def close(self) -> None:
-        """Close the memory of another process."""
-        pointer, self.pointer = self.pointer, None
-        if pointer is not None:
-            gpu_of(self.gpu).close(pointer)
+        """Close memory and its event, also if its owner has ended."""
+        driver = gpu_of(self.gpu)
+        with self.lock:
+            pointer, self.pointer = self.pointer, None
+            event, self.event = self.event, None
+            try:
+                if event is not None:
+                    driver.destroy_event(event)
+                if pointer is not None:
+                    driver.close(pointer)
+            except GpuError as exc:
+                LOGGER.debug("memory on GPU %d: %s", self.gpu, exc)
 
 
 class _Addresses(Backing):
@@ -134,6 +156,11 @@ class GpuMemory:
         self._announced: Dict[int, MapGpu] = {}
         self._chunks: Dict[int, Chunk] = {}
         self._leases: Dict[int, _Lease] = {}
+        # How many leases are asked for or being opened, and what was lost meanwhile and may be one of them.
+        self._asking = 0
+        self._gone: Set[int] = set()
+        # Held while memory is opened, which may take seconds. The thread that reads messages never waits for it.
+        self._opening = threading.Lock()
         # The event behind the copies of this process, by the number of the GPU in this process.
         self._events: Dict[int, int] = {}
         self._has_warned = False
@@ -142,24 +169,33 @@ class GpuMemory:
 
     def announce(self, message: MapGpu) -> None:
         """A region that later messages may refer to. It is opened when a tensor there is first used."""
-        with self._lock:
-            self._announced[message.number] = message
+        self._announced[message.number] = message
 
     def gpu_at(self, at: int) -> int:
         """The number of the GPU of an address in this process, which need not have used it. Raises GpuError."""
         number, _ = split(at)
-        with self._lock:
-            chunk = self._chunks.get(number)
+        chunk = self._chunks.get(number)
         return ordinal_of(self._announcement(number).uuid) if chunk is None else chunk.gpu
 
     def find(self, at: int) -> Tuple[Chunk, int]:
         """The chunk of an address, and the offset there. Raises GpuError if it cannot be opened."""
         number, offset = split(at)
-        with self._lock:
-            chunk = self._chunks.get(number)
-            if chunk is None:
-                chunk = self._chunks[number] = _open(self._announcement(number))
+        chunk = self._chunks.get(number)
+        if chunk is None:
+            with self._opening:
+                chunk = self._chunks.get(number) or self._open(self._announcement(number))
         return chunk, offset
+
+    def _open(self, message: MapGpu) -> Chunk:
+        chunk = _opened(message)
+        with self._lock:
+            is_gone = self._announced.get(message.number) is not message
+            if not is_gone:
+                self._chunks[message.number] = chunk
+        if is_gone:
+            chunk.close()
+            raise _lost()
+        return chunk
 
     def fetch(self, at: int, size: int) -> Loan:
         """A copy in main memory of `size` bytes, made by the broker, so that this process need not use the GPU.
@@ -173,17 +209,19 @@ class GpuMemory:
     def _announcement(self, number: int) -> MapGpu:
         announced = self._announced.get(number)
         if announced is None:
-            raise gpu_error("CUDA_ERROR_INVALID_HANDLE", "open", "the broker of the GPU was lost")
+            raise _lost()
         return announced
 
     def unmap(self, number: int) -> None:
         """Close a region to which no later message refers, or whose memory is gone; it may be a lease."""
         with self._lock:
-            self._announced.pop(number, None)
+            announced = self._announced.pop(number, None)
             self._leases.pop(number, None)
             chunk = self._chunks.pop(number, None)
-            if chunk is not None:
-                _close(chunk)
+            if self._asking and announced is None and chunk is None:
+                self._gone.add(number)
+        if chunk is not None:
+            chunk.close()
         self._tell(CLOSED_GPU, [number])
 
     # Tensors of this process.
@@ -255,7 +293,8 @@ class GpuMemory:
             if not lease.is_empty or len(others) == 1:
                 return
             del self._leases[number]
-            _close(self._chunks.pop(number))
+            chunk = self._chunks.pop(number)
+        chunk.close()
         self._tell(RETURN_GPU, [number])
 
     def _allocate(self, gpu: int, size: int) -> Optional[Tuple[_Lease, int]]:
@@ -281,17 +320,33 @@ class GpuMemory:
             if gpu not in self._events:
                 self._events[gpu] = driver.create_event()
             event = self._events[gpu]
-        wanted = [driver.properties().uuid, slot_bytes(size), driver.export_event(event)]
-        number, device, handle, granted = self._ask(LEASE_GPU, wanted)
+            self._asking += 1
         try:
-            chunk = Chunk(number, gpu, driver.open(handle), None)
+            wanted = [driver.properties().uuid, slot_bytes(size), driver.export_event(event)]
+            return self._take(gpu, *self._ask(LEASE_GPU, wanted))
+        finally:
+            with self._lock:
+                self._asking -= 1
+                if not self._asking:
+                    self._gone.clear()
+
+    def _take(self, gpu: int, number: int, device: int, handle: bytes, size: int) -> _Lease:
+        """Open the chunk that the host has leased. Raises GpuError, also if it was lost before it could be used."""
+        try:
+            chunk = Chunk(number, gpu, gpu_of(gpu).open(handle), None)
         except GpuError:
             self._tell(RETURN_GPU, [number])
             raise
-        lease = _Lease(chunk, device, granted)
+        lease = _Lease(chunk, device, size)
         with self._lock:
-            self._chunks[number] = chunk
-            self._leases[number] = lease
+            is_gone = number in self._gone
+            if not is_gone:
+                self._chunks[number] = chunk
+                self._leases[number] = lease
+        if is_gone:
+            chunk.close()
+            self._tell(RETURN_GPU, [number])
+            raise _lost()
         return lease
 
     def _warn(self, gpu: int, cause: Exception) -> None:
@@ -301,7 +356,7 @@ class GpuMemory:
             LOGGER.warning("tensors on GPU %d go through main memory, because they have no room there: %s", gpu, reason)
 
 
-def _open(message: MapGpu) -> Chunk:
+def _opened(message: MapGpu) -> Chunk:
     gpu = ordinal_of(message.uuid)
     driver = gpu_of(gpu)
     pointer = driver.open(message.handle)
@@ -313,12 +368,5 @@ def _open(message: MapGpu) -> Chunk:
     return Chunk(message.number, gpu, pointer, event)
 
 
-def _close(chunk: Chunk) -> None:
-    """Close memory and its event, also if its owner has ended."""
-    driver = gpu_of(chunk.gpu)
-    try:
-        if chunk.event is not None:
-            driver.destroy_event(chunk.event)
-        chunk.close()
-    except GpuError as exc:
-        LOGGER.debug("memory on GPU %d: %s", chunk.gpu, exc)
+def _lost() -> GpuError:
+    return gpu_error("CUDA_ERROR_INVALID_HANDLE", "open", "the broker of the GPU was lost")

@@ -24,6 +24,9 @@ _lock = threading.Lock()
 
 def gpu_of(ordinal: int) -> Gpu:
     """The GPU with this number in this process. Raises GpuError if it cannot be used."""
+    found = opened.get(ordinal)
+    if found is not None:  # without the lock: another thread may hold it for seconds, and this one around a destructor
+        return found
     with _lock:
         if ordinal not in opened:
             opened[ordinal] = open_gpu(ordinal)
@@ -45,8 +48,9 @@ def ordinal_of(uuid: str) -> int:
 def settle() -> None:
     """Return when frameworks have read what they were given. The memory may be another tensor's afterwards.
 
-    Their streams are not known here, so that no event can say it. A GPU that failed reads nothing any more.
+    Their streams are not known here, so that no event can say it. A GPU that failed reads nothing any more. No GPU is
+    ever settled for good: what a framework was given once, it may read again at any time.
     """
-    while unsettled:
-        with contextlib.suppress(GpuError, KeyError):  # another thread may have taken the last one
-            gpu_of(unsettled.pop()).settle()
+    for gpu in tuple(unsettled):
+        with contextlib.suppress(GpuError):
+            gpu_of(gpu).settle()

@@ -109,10 +109,10 @@ class PooledContents(GpuContents):
 
     def copy_to(self, target: Any) -> None:
         """See GpuContents."""
-        self._chunk.at(0)
         try:
-            self._order()
-            gpu_of(self.gpu).read(self.pointer, target)
+            with self._chunk.lock:
+                self._order()
+                gpu_of(self.gpu).read(self.pointer, target)
         except GpuError as exc:
             raise self._failure(exc) from exc
 
@@ -132,10 +132,10 @@ class PooledContents(GpuContents):
 
     def copy_on_gpu(self, target: int) -> None:
         """See GpuContents."""
-        self._chunk.at(0)
-        self._order()
-        unsettled.add(self.gpu)
-        gpu_of(self.gpu).copy(target, self.pointer, self.nbytes)
+        with self._chunk.lock:
+            self._order()
+            unsettled.add(self.gpu)
+            gpu_of(self.gpu).copy(target, self.pointer, self.nbytes)
 
 
 def pooled_tensor(memory: GpuMemory, ref: TensorRef, hold: Any) -> Tensor:

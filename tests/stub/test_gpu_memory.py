@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory on GPUs that a stub shares. Another process is the broker."""
 
+import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from pyruntime.stub import gpus
+from pyruntime.stub import gpu_memory, gpus
 from pyruntime.stub.gpu_memory import GpuMemory
 from pyruntime.stub.gpus import gpu_of
+from pyruntime.stub.pb_utils import pooled
 from pyruntime.stub.pb_utils.dlpack import ImportedTensor
 from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.stub.pb_utils.gpu_tensor import GpuContents
@@ -29,8 +31,10 @@ def broker(machine, peers, monkeypatch):  # noqa: F811 - fixtures
     """The broker: leases chunks, and notes what it is told."""
     monkeypatch.setattr(gpus, "opened", {})
     monkeypatch.setattr(gpus, "unsettled", set())
+    monkeypatch.setattr(pooled, "unsettled", gpus.unsettled)
+    monkeypatch.setattr(pooled, "opened", gpus.opened)
     process = peers()
-    broker = SimpleNamespace(process=process, leased={}, events={}, told=[], refuses=False)
+    broker = SimpleNamespace(process=process, leased={}, events={}, told=[], refuses=False, is_lost=False)
 
     def ask(method, arguments):
         if method == FETCH_GPU:
@@ -45,6 +49,8 @@ def broker(machine, peers, monkeypatch):  # noqa: F811 - fixtures
         number, granted = 10 + len(broker.leased), max(size, CHUNK)
         broker.leased[number] = pointer = process.allocate(granted)
         broker.events[number] = event
+        if broker.is_lost:  # the host says so before the stub has handled the answer
+            broker.memory.unmap(number)
         return [number, 3, process.export(pointer), granted]
 
     main_memory = np.zeros(1000, np.uint8)
@@ -186,3 +192,96 @@ def test_a_broker_that_is_lost(broker):
     assert broker.told == [(CLOSED_GPU, [10])]
     broker.memory.free(place.address)
     assert split(broker.memory.place(on_gpu(b"hello")).address)[0] == 11
+
+
+def test_a_lease_that_is_lost_before_it_is_used(broker):
+    """It is closed and given back, the tensor has no place, and the next one has a lease that is not lost."""
+    broker.is_lost = True
+    assert broker.memory.place(on_gpu(b"hello")) is None
+    assert broker.told == [(CLOSED_GPU, [10]), (RETURN_GPU, [10])]
+    broker.process.free(broker.leased[10])
+    broker.is_lost = False
+    places = [broker.memory.place(on_gpu(b"hello")) for _ in range(2)]
+    assert [split(place.address)[0] for place in places] == [11, 11]
+
+
+def test_regions_that_are_lost_while_none_is_leased(broker):
+    """A number that the host names at another time is not remembered."""
+    broker.memory.unmap(10)
+    assert split(broker.memory.place(on_gpu(b"hello")).address)[0] == 10
+
+
+def test_frameworks_are_waited_for_each_time(written):
+    """What a framework was given once it may read again, before each message that lets the memory go."""
+    capsule = written.to_dlpack()
+    done = []
+    for each in range(3):
+        gpu_of(0).enqueue(lambda each=each: done.append(each))
+        gpus.settle()
+    assert done == [0, 1, 2]
+    del capsule
+
+
+def test_an_event_that_is_destroyed(broker, written):
+    """Who comes after the end of the memory is told of it, and does not use its event."""
+    chunk, _ = broker.memory.find(20 << 36)
+    broker.memory.unmap(20)
+    for use in (chunk.order, chunk.complete):
+        with pytest.raises(TritonModelException, match="the tensor is gone"):
+            use()
+
+
+@pytest.mark.parametrize("call", ["read", "copy", "synchronize"])
+def test_memory_is_not_closed_while_it_is_used(broker, written, monkeypatch, call):
+    """Other threads can close it before or after."""
+    chunk, _ = broker.memory.find(20 << 36)
+    could_close = []
+
+    def use(*_):
+        thread = threading.Thread(target=lambda: could_close.append(chunk.lock.acquire(blocking=False)))
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(gpu_of(0), call, use)
+    if call == "synchronize":
+        written.to_dlpack()
+    elif call == "copy":
+        written._on_gpu.copy_on_gpu(0)
+    else:
+        written.as_numpy()
+    assert could_close == [False]
+
+
+def test_the_thread_that_reads_messages_goes_on_while_memory_is_opened(broker, written, monkeypatch):
+    """To open the first memory on a GPU makes a context, which takes seconds."""
+    opened = gpu_memory._opened
+
+    def slow(message):
+        thread = threading.Thread(target=read_messages, daemon=True)
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+        return opened(message)
+
+    def read_messages():
+        broker.memory.announce(MapGpu(21, "GPU-1", b"", b"", 16))
+        broker.memory.unmap(21)
+
+    monkeypatch.setattr(gpu_memory, "_opened", slow)
+    assert broker.memory.find(20 << 36)[0].number == 20
+
+
+def test_memory_that_is_lost_while_it_is_opened(broker, written, monkeypatch):
+    """It is closed again, and not found later."""
+    opened, chunks = gpu_memory._opened, []
+
+    def slow(message):
+        chunks.append(opened(message))
+        broker.memory.unmap(20)
+        return chunks[0]
+
+    monkeypatch.setattr(gpu_memory, "_opened", slow)
+    for _ in range(2):
+        with pytest.raises(GpuError, match="the broker of the GPU was lost"):
+            broker.memory.find(20 << 36)
+    assert [chunk.pointer for chunk in chunks] == [None]

@@ -92,7 +92,10 @@ class _Broker:
             self._pointers[number] = pointer = self._gpu.allocate(size)
             return self._gpu.export(pointer)
         elif verb is Verb.FREE:
-            self._gpu.free(self._pointers.pop(arguments[0]))
+            try:
+                self._set_event(arguments[0], b"")
+            finally:
+                self._gpu.free(self._pointers.pop(arguments[0]))
         elif verb is Verb.EVENT:
             self._set_event(*arguments)
         elif verb is Verb.COPY:

@@ -134,6 +134,21 @@ def test_refusals(gpu, uuid, size, sizes, error):
     run(check, sizes)
 
 
+def test_nothing_is_left_of_memory_that_is_freed(gpu):
+    """The broker closes the event of a stub with the memory that this has given back, however often that is."""
+
+    async def check(leases, brokers):
+        link = await brokers.of((await brokers.gpus())[0])
+        counts = set()
+        for _ in range(3):
+            region = await leases.lease("GPU-1", 1, gpu.export_event(gpu.create_event()))
+            counts.add(len(os.listdir(f"/proc/{link.pid}/fd")))  # memory and events of the stand-in are descriptors
+            region.close()
+        assert len(counts) == 1
+
+    run(check, {0: 1})
+
+
 def test_broker_is_lost(gpu):
     """Stubs are told, copies fail with a sentence, and the next lease is of another broker."""
 

@@ -202,8 +202,11 @@ class BrokerLink:
             except BlockingIOError:
                 self._loop.add_writer(self._sock.fileno(), self._send)
                 return
-            except OSError as exc:
+            except (BrokenPipeError, ConnectionResetError) as exc:
                 _LOG.debug("%r: %s", self, exc)  # it has ended, which is about to be read
+            except OSError as exc:  # a broker that lacks a packet does not do what the next ones rely on
+                self._lost(f"a packet cannot be sent: {exc.strerror}")
+                return
             self._outgoing.popleft()
             if fd >= 0:
                 os.close(fd)

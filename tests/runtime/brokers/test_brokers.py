@@ -3,6 +3,7 @@
 """Brokers, which are real processes, over GPUs of the stand-in."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -298,6 +299,29 @@ def test_lost_gpu(gpu, machine, region):
         machine()
         assert link.is_lost
         await (await brokers.of(properties)).read(memory, 0, 3, region, 0)
+
+    run(check)
+
+
+def test_packet_that_cannot_be_sent(gpu, region, monkeypatch):
+    """A broker that lacks a packet is lost at once: it would not do what the next packets rely on."""
+
+    async def check(brokers, properties):
+        memory, link = shared(gpu, b"abc"), await brokers.of(properties)
+        await link.open(memory)
+
+        def fail(*_):
+            raise OSError(errno.ETOOMANYREFS, "Too many references: cannot splice")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(links.socket, "send_fds", fail)
+            owed = link.read(memory, 0, 3, region, 0)
+            assert link.is_lost
+            with pytest.raises(GpuLostError):
+                await owed
+        assert region.holders == set()
+        await (await brokers.of(properties)).read(memory, 0, 3, region, 0)
+        assert bytes(region.view[:3]) == b"abc"
 
     run(check)
 

@@ -62,6 +62,8 @@ CREDIT_BYTES_WAITING_MAX = 16 << 20
 # The sequences that one message tells a model to drop, and the characters of their ids: a quarter of a frame of UTF-8.
 DROPPED_MAX = 1000
 DROPPED_CHARS_MAX = 1 << 20
+# The regions on GPUs that are known after their loss: twice what a stub may lease at a time.
+LOST_MAX = 512
 _NO_VARIABLES: Mapping[str, str] = {}
 _LISTENING = (State.LOADING, State.SERVING, State.STOPPING)
 # A grant on the grants socket: the region's number, little-endian, together with its descriptor.
@@ -103,10 +105,10 @@ class StubConnection(asyncio.Protocol):
         self._released_bytes = 0
         self._credits: dict[int, tuple[int, int]] = {}
         self._granted: dict[int, GrantedRegion] = {}
-        # Memory on GPUs that the stub leases, and such that it has not closed yet.
+        # Memory on GPUs that the stub leases, and memory there that it has not closed yet.
         self._leased: dict[int, GpuRegion] = {}
         self._closing: dict[int, GpuRegion] = {}
-        # Such that was lost: another thread of the stub may have spoken of it meanwhile.
+        # Memory that was lost, LOST_MAX regions: another thread of the stub may have spoken of it meanwhile.
         self._lost: dict[int, GpuRegion] = {}
         self._grants: socket.socket | None = None
         # A duplicate of the transport's socket: to write at once, and to read what has arrived after the transport is
@@ -285,7 +287,7 @@ class StubConnection(asyncio.Protocol):
 
     def leased(self, number: int) -> GpuRegion:
         """The memory on a GPU in which the stub writes its tensors, by its number. Raises PeerError."""
-        region = self._leased.get(number)
+        region = self._leased.get(number) or self._lost.get(number)
         if region is None:
             raise PeerError(f"region {number} is not memory on a GPU that the stub leases")
         return region
@@ -317,6 +319,11 @@ class StubConnection(asyncio.Protocol):
 
     # Memory on GPUs. The methods that take a number raise PeerError.
 
+    @property
+    def leases(self) -> int:
+        """How many chunks of memory the stub leases."""
+        return len(self._leased)
+
     def lease(self, region: GpuRegion) -> None:
         """The stub writes to this memory from now on, until `give_back` or its end."""
         if self._closed:
@@ -330,6 +337,8 @@ class StubConnection(asyncio.Protocol):
         """The stub has closed memory that it leases, and keeps no tensors there."""
         region = self._leased.pop(number, None) if type(number) is int else None
         if region is None:
+            if type(number) is int and number in self._lost:
+                return  # `closed` has ended the lease
             raise PeerError(f"region {number!r} on a GPU is given back and was not leased")
         if self._granted.pop(region.number, None) is not None:
             region.left(self)
@@ -340,9 +349,13 @@ class StubConnection(asyncio.Protocol):
         region = self._closing.pop(number, None) if type(number) is int else None
         if region is None:
             raise PeerError(f"region {number!r} on a GPU is closed and was not to be closed")
+        region.left(self)
         if region.loss:
             self._lost[region.number] = region
-        region.left(self)
+            if len(self._lost) > LOST_MAX:
+                del self._lost[next(iter(self._lost))]
+            if self._leased.pop(region.number, None) is not None:
+                region.close()
 
     def _grant_on_gpu(self, region: GpuRegion) -> None:
         if region.loss:
@@ -478,6 +491,7 @@ class StubConnection(asyncio.Protocol):
             else:
                 region.holders.discard(self)
         for lease in self._leased.values():
+            lease.event = b""  # its copies have ended with the process, and nobody can open the event any more
             lease.close()
         self._leased.clear()
         self._closing.clear()

@@ -12,7 +12,7 @@ from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.regions import GpuRegion
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import Code, InferenceError, PeerError
-from pyruntime.utils.gpu.driver import GpuError, GpuMemoryError
+from pyruntime.utils.gpu.driver import HANDLE_BYTES, GpuError, GpuMemoryError
 from pyruntime.utils.messages import CLOSED_GPU, FETCH_GPU, LEASE_GPU, OK, RETURN_GPU, Ask
 
 # The chunks that one stub may lease at a time: each is a message, and is looked at for each tensor.
@@ -34,7 +34,7 @@ class StubGpuMemory:
         self._connection = connection
         self._tasks = tasks
         self._reply = reply
-        self._count = 0
+        self._pending = 0
         self.handlers: dict[str, Callable[[Ask], None]] = {
             LEASE_GPU: self._lease,
             FETCH_GPU: self._fetch,
@@ -44,22 +44,21 @@ class StubGpuMemory:
 
     def _lease(self, message: Ask) -> None:
         match message.arguments:
-            case [str() as uuid, int() as size, bytes() as event]:
+            case [str() as uuid, int() as size, bytes() as event] if len(event) <= HANDLE_BYTES:
                 lease = self._lease_soon(message.question, uuid, size, event)
                 self._tasks.create_task(lease, name="lease memory on a GPU")
             case _:
-                raise PeerError("memory on a GPU is asked for without a UUID, a size and an event")
+                raise PeerError("memory on a GPU is asked for without a UUID, a size and the handle of an event")
 
     async def _lease_soon(self, question: int, uuid: str, size: int, event: bytes) -> None:
         try:
-            if self._count >= LEASES_MAX:
+            if self._connection.leases + self._pending >= LEASES_MAX:
                 raise GpuMemoryError("too many leases", "lease", f"the model leases {LEASES_MAX} chunks already")
-            self._count += 1
+            self._pending += 1
             try:
                 region = await self._server.gpus.lease(uuid, size, event)
-            except BaseException:
-                self._count -= 1
-                raise
+            finally:
+                self._pending -= 1
         except GpuError as exc:
             self._reply(question, int(Code.UNAVAILABLE), exc.explanation)
             return
@@ -93,7 +92,6 @@ class StubGpuMemory:
 
     def _give_back(self, message: Ask) -> None:
         self._connection.give_back(_number(message.arguments))
-        self._count -= 1
 
     def _closed(self, message: Ask) -> None:
         self._connection.closed(_number(message.arguments))

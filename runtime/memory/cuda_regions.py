@@ -86,10 +86,12 @@ class CudaRegion:
 
     async def fetch(self, region: GpuRegion, at: int, size: int, target: SharedRegion, offset: int) -> None:
         """See Lessor: a model has passed an input on to one that reads main memory."""
+        self._check_open()
         await self.read(at, size, target, offset)
 
     async def copy(self, region: GpuRegion, at: int, size: int, target: GpuHandle, offset: int) -> None:
         """See Lessor."""
+        self._check_open()
         try:
             link = await self._brokers.of(self._gpu)
             await link.open(self)
@@ -113,6 +115,12 @@ class CudaRegion:
                 self._for_stubs.close()
         elif not self.is_used:
             self._on_unused(self)
+
+    def _check_open(self) -> None:
+        """Raise InferenceError after the last `close`: the broker would open the memory again, and never close it."""
+        if not self._counting:
+            message = f"CUDA shared memory region '{self.name}' cannot be read: it is not registered any more"
+            raise InferenceError(message, Code.UNAVAILABLE)
 
     def _failure(self, what: str, cause: GpuError | OSError) -> InferenceError:
         if isinstance(cause, OSError):

@@ -196,6 +196,18 @@ def test_input_that_is_passed_on(memory, brokers):
         asyncio.run(there.lessor.copy(there, 8, 16, "target", 32))
 
 
+def test_input_that_is_passed_on_too_late(memory, brokers):
+    """The broker does not open memory again that is not registered any more: nobody would have it closed."""
+    register(memory)
+    there = memory.status_cuda("r")[0].for_stubs()
+    memory.unregister_cuda("r")
+    asked = list(brokers.link.asked)
+    for pass_on in (there.lessor.fetch, there.lessor.copy):
+        message = refusal(Code.UNAVAILABLE, lambda call=pass_on: asyncio.run(call(there, 8, 16, "target", 32)))
+        assert message == "CUDA shared memory region 'r' cannot be read: it is not registered any more"
+    assert brokers.link.asked == asked
+
+
 def test_parts(memory):
     """Tensors are parts of a region, and BYTES are not too many."""
     register(memory)

@@ -66,7 +66,8 @@ class CallRequest(NamedTuple):
 
     `parameters` are the decoded parameters of `options`. `trace` is the context of the trace that the call belongs to,
     "" for none. `priority` is the level in the callee's queue, 0 for its default. `places` are the outputs that may
-    stay on a GPU; none if the caller wants all of them `in_main_memory`.
+    stay on a GPU: None as long as the callee has not been asked, {} if the caller wants all of them in main memory.
+    `on_gpu` says whether a caller's inputs lie on GPUs, where the callee may not read them.
     """
 
     id: str
@@ -77,7 +78,7 @@ class CallRequest(NamedTuple):
     trace: str = ""
     priority: int = 0
     places: dict[str, OutputPlaceRef] | None = None
-    in_main_memory: bool = False
+    on_gpu: bool = False
 
     def make_job(self, callee: Version, slots: list[Slot], respond: Respond) -> Job:
         """See model_call.OutgoingRequest."""
@@ -99,7 +100,7 @@ class CallRequest(NamedTuple):
                 tensors = [(*tensor[:2], shape, *tensor[3:]) for shape, tensor in zip(shapes, tensors, strict=True)]
             elif not parameters and not any(tensor[1] == "BYTES" for tensor in tensors):
                 callee.validated.remember(signature, *known)
-        job = Job(id, options, tensors, known[0], known[1], slots, respond, arrived_ns, trace, places)
+        job = Job(id, options, tensors, known[0], known[1], slots, respond, arrived_ns, trace, places or None)
         job.regions = regions
         job.priority = priority
         job.is_call = True
@@ -139,6 +140,7 @@ class CallRequest(NamedTuple):
 
 
 _NO_PARAMETERS: dict[str, Parameter] = {}
+_NO_PLACES: dict[str, OutputPlaceRef] = {}
 
 
 def read_call(message: Call, region_of: Callable[[int], SharedRegion | GpuRegion]) -> CallRequest:
@@ -149,6 +151,7 @@ def read_call(message: Call, region_of: Callable[[int], SharedRegion | GpuRegion
     regions: dict[int, SharedRegion | GpuRegion] = {}
     id, options, refs, trace, in_main_memory = decode_request(message.request)
     tensors: list[TensorRef] = []
+    on_gpu = False
     try:
         for name, datatype, shape, at, size, memory_kind, device_id in refs:
             if type(name) is not str or datatype not in BY_NAME or type(shape) is not list or type(size) is not int:
@@ -169,6 +172,7 @@ def read_call(message: Call, region_of: Callable[[int], SharedRegion | GpuRegion
                     at = address(region.number, offset)
                 if type(region) is GpuRegion:
                     _check_on_gpu(name, datatype, region, memory_kind, device_id)
+                    on_gpu = True
                     tensors.append((name, datatype, shape, at, size, MEMORY_GPU, device_id))
                     continue
             if memory_kind != MEMORY_CPU or device_id != 0:
@@ -178,7 +182,8 @@ def read_call(message: Call, region_of: Callable[[int], SharedRegion | GpuRegion
         raise PeerError("a call whose request cannot be read") from exc
     parameters = parse_parameters(options.parameters) if options.parameters else _NO_PARAMETERS
     # As CallRequest(...) does, which costs a call.
-    fields = id, options, parameters, tensors, list(regions.values()), trace, message.priority, None, in_main_memory
+    places = _NO_PLACES if in_main_memory else None
+    fields = id, options, parameters, tensors, list(regions.values()), trace, message.priority, places, on_gpu
     return tuple.__new__(CallRequest, fields)
 
 

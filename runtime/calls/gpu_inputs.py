@@ -57,4 +57,4 @@ async def fetch(request: CallRequest, callee: Callee, slot: RequestSlot) -> Call
         if isinstance(result, BaseException):
             raise result
     kept: list[GrantedRegion] = [region for region in request.regions if not isinstance(region, GpuRegion)]
-    return request._replace(tensors=tensors, regions=[*kept, memory])
+    return request._replace(tensors=tensors, regions=[*kept, memory], on_gpu=False)

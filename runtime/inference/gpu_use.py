@@ -67,6 +67,8 @@ class GpuUse:
             return
         model.check_serving()
         self._inputs = self._leave_some(request, model)
+        if not self._inputs:
+            return
         sizes = [-(-contents.size // ALIGNMENT) * ALIGNMENT for _, contents in self._inputs]
         slot = model.memory.allocate_bare(sum(sizes))
         request.slots.append(slot)

@@ -225,9 +225,9 @@ class Calls:
         if callee.spec.decoupled and not message.decoupled:
             self._refuse(call, message, is_decoupled(message.model))
             return
-        if self._plan.gpu is not None and callee.gpu == self._plan.gpu and not call.request.in_main_memory:
+        if self._plan.gpu is not None and callee.gpu == self._plan.gpu and call.request.places is None:
             call.keep_on_gpu(callee.places_on_gpu)
-        if call.request.regions and lie_elsewhere(call.request, callee):
+        if call.request.on_gpu and lie_elsewhere(call.request, callee):
             fetching = self._start_fetched(call, message, callee)
             self._tasks.create_task(fetching, name="copy inputs of a call from a GPU")
         else:
@@ -278,10 +278,10 @@ class Calls:
             size = 0
             for output in outcome.outputs:
                 size += len(output.data)
-            if size <= INLINE_BYTES_MAX and call.request.places is None:
+            if size <= INLINE_BYTES_MAX and not call.request.places:
                 response, take = response_wire(outcome, NO_SLOT, inline=True), outcome.release
             else:
-                response, take = self._hold(outcome, call.callee, call.request.places is not None)
+                response, take = self._hold(outcome, call.callee, bool(call.request.places))
         elif outcome is not None:
             response = error_wire(outcome)
         told: list[Message] = []

@@ -210,12 +210,16 @@ class PythonInstance:
                 handlers[Call] = calls.call  # the batches expect calls from now on
             calls.call(message)
 
+        def report_memory(message: Ask) -> None:
+            self.memory_usage = _read_usage(message.arguments)
+
+        # The questions that are about the process itself.
+        own = {REPORT_MEMORY: report_memory, **gpu_memory.handlers}
+
         def ask(message: Ask) -> None:
-            if message.method == REPORT_MEMORY:
-                self.memory_usage = _read_usage(message.arguments)
-                return
-            if message.method in gpu_memory.handlers:
-                gpu_memory.handlers[message.method](message)
+            handler = own.get(message.method)
+            if handler is not None:
+                handler(message)
                 return
             loading = "" if connection.is_serving else self._spec.spec.name
             reply = partial(_reply, connection, message.question)

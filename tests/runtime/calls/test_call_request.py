@@ -6,8 +6,12 @@ import pytest
 
 from pyruntime.runtime.calls import call_request
 from pyruntime.runtime.calls.call_request import ValidatedSignatures, read_call
+from pyruntime.runtime.regions import GpuRegion
+from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError, PeerError
+from pyruntime.utils.gpu.driver import GpuProperties
 from pyruntime.utils.messages import Call
+from pyruntime.utils.request_codec import IN_MAIN_MEMORY
 
 from ..model_specs import spec_from
 
@@ -57,6 +61,19 @@ def test_priority():
     """A call has its own level in the queue, also one that is not checked again."""
     version = Version()
     assert [job(version, tensor(), priority=level).priority for level in (2, 0, 1)] == [2, 0, 1]
+
+
+def test_gpus():
+    """A call says whether inputs lie on GPUs, and that no output may if the caller wants them in main memory."""
+    region = GpuRegion(GpuProperties(1, "GPU-1", "G", (8, 0), 100, 100, False), bytes(64), 64, b"", None)
+    there = ["IN", "FP32", [1, 2], address(region.number, 8), 8, 1, 1]
+    reads = {}
+    for tensors, places in (([tensor()], None), ([tensor(), there], IN_MAIN_MEMORY)):
+        wire = ["7", 0, 0, 0, None, "", tensors, "", places]
+        read = read_call(Call(1, "m", -1, wire, False, 0, 0), lambda number: region)
+        reads[places == IN_MAIN_MEMORY] = (read.on_gpu, read.places)
+    assert reads == {False: (False, None), True: (True, {})}
+    assert job(Version(), tensor()).places is None
 
 
 class TestKinds:

@@ -162,7 +162,7 @@ def test_inputs_that_stay(model):
 
     async def check(use, got):
         await use.fetch(request, model)
-        assert memory.copies == []
+        assert (memory.copies, model.memory.live) == ([], 0)
         assert [tensor.byte_size for tensor in inputs] == [8, 3]
         slots, request.slots = request.slots, []
         job = Job("", None, tensor_refs(inputs), 1, None, slots, None, 0)

@@ -37,7 +37,7 @@ from pyruntime.utils.messages import (
     ReleaseHold,
     StatelessResponse,
 )
-from pyruntime.utils.request_codec import IN_MAIN_MEMORY, MEMORY_GPU, PLACES
+from pyruntime.utils.request_codec import IN_MAIN_MEMORY, PLACES
 
 # At most so many small holds wait for the next message, which gives them back together.
 DROPS_WAITING_MAX = 16
@@ -217,12 +217,12 @@ class Calls:
         if code != OK:
             return InferenceResponse(error=TritonError(text, Code(code)))
         hold = None
-        if slot != NO_SLOT and any(is_large(size) or kind == MEMORY_GPU for _, _, _, _, size, kind, _ in tensors):
+        if slot != NO_SLOT and any(is_large(size) or kind for _, _, _, _, size, kind, _ in tensors):
             hold = _Hold(self, slot)
         outputs = []
         for ref in tensors:
             at = ref[3]
-            if ref[5] == MEMORY_GPU:
+            if ref[5]:  # not MEMORY_CPU
                 outputs.append(self._regions.on_gpu(ref, hold))
                 continue
             source = Copied(at) if isinstance(at, bytes) else self._source(at, ref[4], hold)

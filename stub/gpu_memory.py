@@ -22,8 +22,12 @@ from pyruntime.stub.pb_utils.gpu_tensor import GpuContents, OnGpu
 from pyruntime.utils.addresses import address, split
 from pyruntime.utils.arena import Arena, Backing, slot_bytes
 from pyruntime.utils.errors import LocalError, OutOfMemoryError
-from pyruntime.utils.gpu.driver import GpuError, gpu_error
+from pyruntime.utils.gpu.driver import GpuError, GpuHandleError, gpu_error
 from pyruntime.utils.messages import CLOSED_GPU, FETCH_GPU, LEASE_GPU, RETURN_GPU, MapGpu
+
+# The largest chunk that a process keeps without tensors there. With less, a model whose tensors are larger would lease
+# a chunk for each of them.
+KEPT_CHUNK_BYTES_MAX = 64 << 20
 
 
 class Chunk:
@@ -103,11 +107,11 @@ class _Lease:
     def __init__(self, chunk: Chunk, device: int, size: int) -> None:
         self.chunk = chunk
         self.device = device
-        self._size = size
+        self.size = size
         self._empty()
 
     def _empty(self) -> None:
-        self._arena = Arena(_Addresses(self._size), self._size)
+        self._arena = Arena(_Addresses(self.size), self.size)
 
     @property
     def is_empty(self) -> bool:
@@ -119,7 +123,7 @@ class _Lease:
         try:
             return self._arena.allocate(size)
         except OutOfMemoryError:
-            if not self.is_empty or size > self._size:
+            if not self.is_empty or size > self.size:
                 return None
         self._empty()  # its free slots have other sizes
         try:
@@ -282,7 +286,10 @@ class GpuMemory:
             self.free(at)
 
     def free(self, at: int) -> None:
-        """Nobody reads a tensor of this process any more. Chunks without tensors are given back, but the last one."""
+        """Nobody reads a tensor of this process any more.
+
+        Chunks without tensors are given back, but the last one of a GPU if it has at most KEPT_CHUNK_BYTES_MAX.
+        """
         number, offset = split(at)
         with self._lock:
             lease = self._leases.get(number)
@@ -290,7 +297,7 @@ class GpuMemory:
                 return  # it was lost with its broker
             lease.free(offset)
             others = [each for each in self._leases.values() if each.chunk.gpu == lease.chunk.gpu]
-            if not lease.is_empty or len(others) == 1:
+            if not lease.is_empty or (len(others) == 1 and lease.size <= KEPT_CHUNK_BYTES_MAX):
                 return
             del self._leases[number]
             chunk = self._chunks.pop(number)
@@ -360,8 +367,12 @@ def _opened(message: MapGpu) -> Chunk:
     gpu = ordinal_of(message.uuid)
     driver = gpu_of(gpu)
     pointer = driver.open(message.handle)
+    event = None
     try:
-        event = driver.open_event(message.event) if message.event else None
+        if message.event:
+            event = driver.open_event(message.event)
+    except GpuHandleError:  # its process has ended, and copies nothing any more; the memory is the broker's
+        LOGGER.debug("memory on GPU %d is read without an event", gpu)
     except GpuError:
         driver.close(pointer)
         raise

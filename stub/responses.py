@@ -192,8 +192,10 @@ class ResponseWriter:
                     parts.append((tensor._name, tensor._datatype, tensor._shape, contents, n))
             slot, refs = self._place(parts, regions)
             slot = self._own(slot, memory, owned)
-        except BaseException:
+        except BaseException as exc:
             memory.free_all(owned)
+            if isinstance(exc, OutOfMemoryError):
+                raise TritonModelException(f"no room for a request: {exc}") from exc
             raise
         return slot, _merged(tensors, places, refs)
 
@@ -241,20 +243,30 @@ class ResponseWriter:
             error = response._error
             if error is not None:
                 return encode_error(int(error.code()), error.message()[:MESSAGE_CHARS_MAX])
-            wire = self._write(response, wanted)
-            if type(wanted) is ClientOutputs and wanted.memory.has_shrunk():
-                self.drop(wire)
-                return encode_error(Code.UNAVAILABLE, f"an input cannot be read: {SHRUNK}")
-            return wire
+            if type(wanted) is set:
+                return self._write(response, wanted, None)
+            return self._write_elsewhere(response, wanted)
         except Exception as exc:
             return encode_error(Code.INTERNAL, f"a response of model '{self._model_name}' cannot be sent: {exc!r}")
 
-    def _write(self, response: InferenceResponse, wanted: Set[str]) -> StatelessResponse:
+    def _write_elsewhere(self, response: InferenceResponse, wanted: Set[str]) -> StatelessResponse:
+        """Like `_write`, if outputs may have places other than the region, or inputs lie in memory of clients."""
         if type(wanted) is GpuOutputs:
             return self._write_on_gpu(response, wanted)
+        if type(wanted) is not ClientOutputs:
+            return self._write(response, wanted, None)
+        wire = self._write(response, wanted, wanted.memory)
+        if wanted.memory.has_shrunk():
+            self.drop(wire)
+            return encode_error(Code.UNAVAILABLE, f"an input cannot be read: {SHRUNK}")
+        return wire
+
+    def _write(
+        self, response: InferenceResponse, wanted: Set[str], memory: Optional[ClientMemory]
+    ) -> StatelessResponse:
+        """`memory` is that of the client of a request, if it has any."""
         tensors = []
         size = 0
-        memory = wanted.memory if type(wanted) is ClientOutputs else None
         for tensor in response._output_tensors:
             name, datatype, contents = tensor._name, tensor._datatype, tensor._array
             if name not in wanted:
@@ -300,14 +312,14 @@ class ResponseWriter:
         every = response._output_tensors
         staying = [tensor for tensor in every if tensor._name in wanted.staying and tensor._name in wanted]
         if not any(type(tensor) is not Tensor for tensor in staying):
-            return self._write(response, set(wanted))
+            return self._write(response, set(wanted), None)
         memory = wanted.regions.gpu
         places, owned = memory.place_all(staying, passes_on=False)
         by_tensor = {id(tensor): place for tensor, place in zip(staying, places)}
         others = [tensor for tensor in every if by_tensor.get(id(tensor)) is None]
         slot = NO_SLOT
         try:
-            wire = self._write(InferenceResponse._from_wire(others, response._parameters), set(wanted))
+            wire = self._write(InferenceResponse._from_wire(others, response._parameters), set(wanted), None)
             slot = wire[SLOT]
             if wire[0] == OK:
                 slot = self._own(slot, memory, owned)

@@ -17,7 +17,6 @@ from pyruntime.stub.pb_utils.arguments import as_text
 from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.utils.byte_tensors import deserialize_bytes_tensor, serialize_byte_tensor
 from pyruntime.utils.dtypes import BY_NAME, DATATYPES
-from pyruntime.utils.request_codec import MEMORY_GPU
 
 if TYPE_CHECKING:
     from pyruntime.stub.memory import Source
@@ -89,7 +88,7 @@ class Tensor:
         """The tensor that is referred to, whose contents lie in `region`."""
         tensor = cls.__new__(cls)
         tensor._name, tensor._datatype, tensor._shape, tensor._address, tensor._size, kind, _ = ref
-        if kind == MEMORY_GPU:
+        if kind:  # not MEMORY_CPU
             return region.on_gpu(ref, None)
         tensor._array = None
         tensor._region = region

@@ -17,7 +17,7 @@ from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.stub.pb_utils.gpu_tensor import GpuContents
 from pyruntime.stub.pb_utils.pooled import pooled_tensor
 from pyruntime.utils.addresses import split
-from pyruntime.utils.gpu.driver import GpuError
+from pyruntime.utils.gpu.driver import GpuError, gpu_error
 from pyruntime.utils.messages import CLOSED_GPU, FETCH_GPU, LEASE_GPU, RETURN_GPU, MapGpu
 from pyruntime.utils.request_codec import MEMORY_GPU
 from tests.utils.gpu.conftest import machine, peers  # noqa: F401 - fixtures
@@ -285,3 +285,44 @@ def test_memory_that_is_lost_while_it_is_opened(broker, written, monkeypatch):
         with pytest.raises(GpuError, match="the broker of the GPU was lost"):
             broker.memory.find(20 << 36)
     assert [chunk.pointer for chunk in chunks] == [None]
+
+
+def test_the_last_chunk_if_it_is_large(broker, monkeypatch):
+    """It is given back, too: one large tensor would take the memory for ever."""
+    monkeypatch.setattr(gpu_memory, "KEPT_CHUNK_BYTES_MAX", CHUNK)
+    place = broker.memory.place(on_gpu(b"x" * (CHUNK + 1)))
+    broker.memory.free(place.address)
+    assert broker.told == [(RETURN_GPU, [10])]
+
+
+@pytest.mark.parametrize("reason", ["CUDA_ERROR_INVALID_HANDLE", "CUDA_ERROR_OUT_OF_MEMORY"])
+def test_an_event_that_cannot_be_opened(broker, written, monkeypatch, reason):
+    """The writer has ended if its handle is none any more; other failures leave nothing open."""
+    monkeypatch.setattr(gpu_of(0), "open_event", lambda _: fail(reason))
+    closed = []
+    monkeypatch.setattr(gpu_of(0), "close", closed.append)
+    if reason == "CUDA_ERROR_INVALID_HANDLE":
+        chunk, _ = broker.memory.find(20 << 36)
+        assert (chunk.event, closed) == (None, [])
+    else:
+        with pytest.raises(GpuError):
+            broker.memory.find(20 << 36)
+        assert len(closed) == 1
+
+
+def fail(reason):
+    raise gpu_error(reason, "open_event")
+
+
+def test_a_writer_that_has_ended(broker, peers):  # noqa: F811 - a fixture
+    """What it wrote to the broker's memory can be opened and read."""
+    pointer, writer = broker.process.allocate(16), peers()
+    there, own, event = writer.open(broker.process.export(pointer)), writer.allocate(16), writer.create_event()
+    writer.write(own, b"0123456789abcdef")
+    writer.copy(there, own, 16)
+    writer.record(event)
+    broker.memory.announce(MapGpu(20, "GPU-1", broker.process.export(pointer), writer.export_event(event), 16))
+    writer.end()
+    tensor = pooled_tensor(broker.memory, ("A", "UINT8", [3], (20 << 36) + 4, 3, MEMORY_GPU, 3), None)
+    gpu_of(0)
+    assert bytes(tensor.as_numpy()) == b"456"

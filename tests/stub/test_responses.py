@@ -3,11 +3,13 @@
 """Checks of the responses that `execute` returned, with Triton's messages, and writing them to the response region."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pyruntime.runtime.regions import create_region
+from pyruntime.stub import gpus
 from pyruntime.stub.pb_utils import (
     TRITONSERVER_REQUEST_RELEASE_ALL,
     TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
@@ -17,6 +19,7 @@ from pyruntime.stub.pb_utils import (
     TritonError,
     TritonModelException,
 )
+from pyruntime.stub.pb_utils.gpu_tensor import OnGpu
 from pyruntime.stub.responses import SMALL_BYTES, ResponseWriter, StateWriter, WrongResponses, check_responses
 from pyruntime.utils.addresses import address
 from pyruntime.utils.arena import ALIGNMENT, LARGE_BYTES
@@ -370,3 +373,18 @@ class TestLoans:
         assert live(writer) == 1
         use(writer)
         assert live(writer) == left
+
+
+def test_no_room_for_a_call_with_inputs_on_a_gpu(writer, monkeypatch):
+    """The model has the error that it may expect, and the memory on the GPU is free."""
+    freed = []
+    memory = SimpleNamespace(place_all=lambda *_, **__: ([OnGpu(7, 0)], [7]), free_all=freed.extend)
+    monkeypatch.setattr(gpus, "known", {0})
+    monkeypatch.setattr(writer, "_allocate", no_room)
+    with pytest.raises(TritonModelException, match="no room for a request: it is full"):
+        writer.place([object()], SimpleNamespace(gpu=memory))
+    assert freed == [7]
+
+
+def no_room(size):
+    raise OutOfMemoryError("it is full")

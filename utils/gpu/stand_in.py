@@ -146,6 +146,11 @@ def _inode(pid: int, fd: int) -> int:
         return 0
 
 
+def _is_other(pid: int) -> bool:
+    """Whether it is another process, and lives. One that has ended copies nothing any more."""
+    return pid != os.getpid() and os.path.exists(f"/proc/{pid}/exe")
+
+
 class StandInGpu:
     """See the module, and `Gpu` for the methods. `path` is the file that machine.py describes."""
 
@@ -422,7 +427,7 @@ class StandInGpu:
     def _check_order(self, memory: _Shared, at: int, size: int, call: str) -> None:
         with memory.locked():
             copies = memory.copies(at, at + size)
-        if any(writer != os.getpid() and copy > self._seen.get(writer, 0) for writer, copy in copies):
+        if any(copy > self._seen.get(writer, 0) and _is_other(writer) for writer, copy in copies):
             raise gpu_error("CUDA_ERROR_NOT_READY", call, "no event orders this behind the copy of another process")
 
     def _reached(self) -> Dict[int, int]:

@@ -11,7 +11,7 @@ from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError, PeerError
 from pyruntime.utils.gpu.driver import GpuProperties
 from pyruntime.utils.messages import Call
-from pyruntime.utils.request_codec import IN_MAIN_MEMORY
+from pyruntime.utils.request_codec import IN_MAIN_MEMORY, MEMORY_GPU
 
 from ..model_specs import spec_from
 
@@ -66,7 +66,7 @@ def test_priority():
 def test_gpus():
     """A call says whether inputs lie on GPUs, and that no output may if the caller wants them in main memory."""
     region = GpuRegion(GpuProperties(1, "GPU-1", "G", (8, 0), 100, 100, False), bytes(64), 64, b"", None)
-    there = ["IN", "FP32", [1, 2], address(region.number, 8), 8, 1, 1]
+    there = ["IN", "FP32", [1, 2], address(region.number, 8), 8, MEMORY_GPU, 1]
     reads = {}
     for tensors, places in (([tensor()], None), ([tensor(), there], IN_MAIN_MEMORY)):
         wire = ["7", 0, 0, 0, None, "", tensors, "", places]

@@ -27,7 +27,7 @@ _LOG = logging.getLogger("pyruntime.brokers")
 
 # The memory that is kept on each GPU, in bytes, where the operator does not say otherwise. As in Triton.
 POOL_BYTES = 64 << 20
-# The most memory for one lease, in bytes: more than any GPU has, and an offset in it fits an address.
+# The most memory for one lease, in bytes: an offset in it fits an address.
 LEASE_BYTES_MAX = 1 << 36
 
 

@@ -3,7 +3,7 @@
 """Where the inputs of a Python model may lie, by its parameter FORCE_CPU_ONLY_INPUT_TENSORS. (pure)
 
 With `yes`, the default, all of them are in main memory. With `no` those stay on the GPU that come from a model on the
-same one.
+same one, or lie in memory of a client there.
 """
 
 from __future__ import annotations

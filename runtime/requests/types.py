@@ -121,8 +121,7 @@ class InputTensor:
     `offset` says where the contents lie in the model's request region, in bytes, or is their address in another region;
     -1 while they lie elsewhere. With `client` they lie in a client's memory, and `data` is empty; so it is while they
     lie on a `gpu`: in memory of a client, from where they are copied before the request is checked, or of a model.
-    `strings` is how many elements BYTES have,
-    -1 while they are not counted.
+    `strings` is how many elements BYTES have, -1 while they are not counted.
     """
 
     name: str

@@ -148,6 +148,9 @@ class Connection:
     def release(self, slot, size):
         self.released.append((slot, size))
 
+    def leased(self, number):
+        raise PeerError(f"region {number} is not memory on a GPU that the stub leases")
+
     def credit(self, serial, size):
         self.credits.append((serial, size))
 

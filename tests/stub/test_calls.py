@@ -13,12 +13,20 @@ from numpy.testing import assert_array_equal
 
 from pyruntime.runtime.regions import create_region
 from pyruntime.stub.calls import DROPS_WAITING_MAX, Calls
-from pyruntime.stub.pb_utils import InferenceRequest, Tensor, TritonModelException
+from pyruntime.stub.pb_utils import (
+    TRITONSERVER_MEMORY_CPU,
+    TRITONSERVER_MEMORY_GPU,
+    InferenceRequest,
+    PreferredMemory,
+    Tensor,
+    TritonModelException,
+)
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils.addresses import address
 from pyruntime.utils.arena import LARGE_BYTES
 from pyruntime.utils.errors import Code, LocalError
 from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, OK, Answer, Call, CancelCall, Consumed, ReleaseHold
+from pyruntime.utils.request_codec import IN_MAIN_MEMORY, PLACES
 
 # A thread that takes this long never ends: the test fails rather than hangs.
 PATIENCE_S = 60
@@ -166,6 +174,21 @@ class TestStart:
         (call,) = bench.link.said()
         assert (call.version, call.decoupled, call.waiting) == (5, True, 4)
         assert call.request[:6] == ["7", "s", 3, 9, ["A", "B"], '{"a": 1}']
+        assert kept.number == call.call
+
+    @pytest.mark.parametrize(
+        ("memory", "places"),
+        [
+            (None, None),
+            (PreferredMemory(TRITONSERVER_MEMORY_CPU, 3), IN_MAIN_MEMORY),
+            (PreferredMemory(TRITONSERVER_MEMORY_GPU, 3), None),
+        ],
+    )
+    def test_preferred_memory(self, bench, memory, places):
+        """The server needs to know that outputs must be in main memory. To a GPU the process itself brings them."""
+        kept = bench.start(SMALL, preferred_memory=memory)
+        (call,) = bench.link.said()
+        assert call.request[PLACES] == places
         assert kept.number == call.call
 
     def test_numbers(self, bench):

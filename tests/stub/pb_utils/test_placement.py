@@ -7,11 +7,9 @@ import pytest
 from pyruntime.stub.pb_utils import (
     TRITONSERVER_MEMORY_CPU,
     TRITONSERVER_MEMORY_GPU,
-    InferenceRequest,
     PreferredMemory,
 )
 from pyruntime.stub.pb_utils.placement import InferenceTrace
-from pyruntime.utils.request_codec import IN_MAIN_MEMORY, PLACES
 
 
 @pytest.mark.parametrize("kind", [TRITONSERVER_MEMORY_CPU, TRITONSERVER_MEMORY_GPU])
@@ -25,17 +23,6 @@ def test_preferred_memory_by_name():
     """The way models write it."""
     made = PreferredMemory(preferred_memory_type=TRITONSERVER_MEMORY_GPU, preferred_device_id=1)
     assert repr(made) == "PreferredMemory(TRITONSERVER_MEMORY_GPU, 1)"
-
-
-def test_what_a_call_carries():
-    """The server needs to know that outputs must be in main memory. To a GPU the process itself brings them."""
-    for memory, places in (
-        (None, None),
-        (PreferredMemory(TRITONSERVER_MEMORY_CPU, 3), IN_MAIN_MEMORY),
-        (PreferredMemory(TRITONSERVER_MEMORY_GPU, 3), None),
-    ):
-        request = InferenceRequest(model_name="m", requested_output_names=[], inputs=[], preferred_memory=memory)
-        assert request._encode([])[PLACES] == places
 
 
 def test_triton_s_numbers():

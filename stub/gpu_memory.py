@@ -230,12 +230,11 @@ class GpuMemory:
 
     # Tensors of this process.
 
-    def place(self, contents: GpuContents) -> Optional[OnGpu]:
-        """Copy contents on a GPU to memory that others can open. None if there is no room.
+    def allocate(self, gpu: int, size: int) -> Optional[Tuple[OnGpu, int]]:
+        """Memory that others can open: its place, and the pointer to it here. None if there is no room.
 
-        Raises TritonModelException if they cannot be copied.
+        Others read it behind the last `written`. It lasts until `free`.
         """
-        gpu, size = contents.gpu, contents.nbytes
         try:
             found = self._allocate(gpu, size)
             if found is None:
@@ -246,14 +245,33 @@ class GpuMemory:
         if found is None:
             return None
         lease, offset = found
-        place = OnGpu(address(lease.chunk.number, offset), lease.device)
+        pointer = lease.chunk.pointer
+        if pointer is None:  # it was lost just now
+            return None
+        return OnGpu(address(lease.chunk.number, offset), lease.device), pointer + offset
+
+    def written(self, gpu: int) -> None:
+        """Have others read behind the copies of this process so far, where it has allocated. Raises GpuError."""
+        gpu_of(gpu).record(self._events[gpu])
+
+    def place(self, contents: GpuContents) -> Optional[OnGpu]:
+        """Copy contents on a GPU to memory that others can open. None if there is no room.
+
+        Raises TritonModelException if they cannot be copied.
+        """
+        found = self.allocate(contents.gpu, contents.nbytes)
+        if found is None:
+            return None
+        place, pointer = found
         try:
-            contents.copy_on_gpu(lease.chunk.at(offset))
-            gpu_of(gpu).record(self._events[gpu])
+            contents.copy_on_gpu(pointer)
+            self.written(contents.gpu)
         except BaseException as exc:
             self.free(place.address)
             if isinstance(exc, GpuError):
-                raise TritonModelException(f"a tensor cannot be copied on GPU {gpu}: {exc.explanation}") from exc
+                raise TritonModelException(
+                    f"a tensor cannot be copied on GPU {contents.gpu}: {exc.explanation}"
+                ) from exc
             raise
         return place
 

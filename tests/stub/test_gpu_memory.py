@@ -326,3 +326,22 @@ def test_a_writer_that_has_ended(broker, peers):  # noqa: F811 - a fixture
     tensor = pooled_tensor(broker.memory, ("A", "UINT8", [3], (20 << 36) + 4, 3, MEMORY_GPU, 3), None)
     gpu_of(0)
     assert bytes(tensor.as_numpy()) == b"456"
+
+
+def test_memory_without_a_copy(broker):
+    """Others read what this process writes there, behind its event."""
+    place, pointer = broker.memory.allocate(0, 5)
+    source = gpu_of(0).allocate(5)
+    gpu_of(0).write(source, b"hello")
+    gpu_of(0).copy(pointer, source, 5)
+    broker.memory.written(0)
+    wait_for(broker, place.address)
+    assert broker.contents(place.address, 5) == b"hello"
+    broker.memory.free(place.address)
+    assert broker.memory.allocate(0, 5) == (place, pointer)
+
+
+def test_no_room_without_a_copy(broker):
+    """There is no place then."""
+    broker.refuses = True
+    assert broker.memory.allocate(0, 5) is None

@@ -7,14 +7,14 @@ The broker of the GPU copies, while the event loop goes on.
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 
 from pyruntime.runtime.calls.call_request import CallRequest
 from pyruntime.runtime.calls.model_call import Callee
-from pyruntime.runtime.memory.requests import BareSlot, RequestSlot
+from pyruntime.runtime.memory.gpu_copies import Copy, allocate, fill
+from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.regions import GpuRegion, GrantedRegion
 from pyruntime.utils.addresses import address, split
-from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU, TensorRef
 
 
@@ -23,10 +23,9 @@ def lie_elsewhere(request: CallRequest, callee: Callee) -> bool:
     return any(isinstance(each, GpuRegion) and each.gpu.ordinal != callee.reads_gpu for each in request.regions)
 
 
-def allocate(request: CallRequest, callee: Callee) -> RequestSlot:
+def slot_of(request: CallRequest, callee: Callee) -> RequestSlot:
     """A slot of the callee's for all inputs on GPUs. Raises InferenceError."""
-    sizes = [size for _, _, _, _, size, kind, _ in request.tensors if kind == MEMORY_GPU]
-    return callee.memory.allocate_bare(sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))
+    return allocate(callee.memory, [size for _, _, _, _, size, kind, _ in request.tensors if kind == MEMORY_GPU])
 
 
 async def fetch(request: CallRequest, callee: Callee, slot: RequestSlot) -> CallRequest:
@@ -34,27 +33,24 @@ async def fetch(request: CallRequest, callee: Callee, slot: RequestSlot) -> Call
 
     It must not be cancelled, because the brokers write to the slot nevertheless.
     """
-    if isinstance(slot, BareSlot):  # making its pages takes a while
-        await asyncio.to_thread(slot.commit)
     memory = callee.memory.region
     regions = {region.number: region for region in request.regions}
-    tensors: list[TensorRef] = []
-    copies = []
-    at = slot.offset
-    for tensor in request.tensors:
-        name, datatype, shape, where, size, kind, _ = tensor
+    sizes: list[int] = []
+    copies: list[Copy] = []
+    for _, _, _, where, size, kind, _ in request.tensors:
         if kind == MEMORY_GPU:
             assert isinstance(where, int)  # see read_call
             number, offset = split(where)
             region = regions[number]
             assert isinstance(region, GpuRegion)  # see read_call
-            copies.append(region.lessor.fetch(region, offset, size, memory, at))
-            tensor = (name, datatype, shape, address(memory.number, at), size, MEMORY_CPU, 0)
-            at += -(-size // ALIGNMENT) * ALIGNMENT
+            sizes.append(size)
+            copies.append(partial(region.lessor.fetch, region, offset, size))
+    places = iter(await fill(slot, memory, sizes, copies))
+    tensors: list[TensorRef] = []
+    for tensor in request.tensors:
+        name, datatype, shape, _, size, kind, _ = tensor
+        if kind == MEMORY_GPU:
+            tensor = (name, datatype, shape, address(memory.number, next(places)), size, MEMORY_CPU, 0)
         tensors.append(tensor)
-    # All of them end before one fails: the slot is not free before.
-    for result in await asyncio.gather(*copies, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
     kept: list[GrantedRegion] = [region for region in request.regions if not isinstance(region, GpuRegion)]
     return request._replace(tensors=tensors, regions=[*kept, memory], on_gpu=False)

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
 from functools import partial
-from typing import Any
 
 from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.client_use import Reading
-from pyruntime.runtime.memory.requests import BareSlot
+from pyruntime.runtime.memory.gpu_copies import allocate, fill, wait_all
 from pyruntime.runtime.regions import SharedRegion, create_region
 from pyruntime.runtime.requests.types import (
     GpuContents,
@@ -32,7 +30,6 @@ from pyruntime.runtime.requests.types import (
     keep_open,
 )
 from pyruntime.utils.addresses import address, split
-from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import Code, InferenceError, OutOfMemoryError
 from pyruntime.utils.request_codec import MEMORY_GPU, OutputPlaceRef, TensorRef
@@ -69,23 +66,17 @@ class GpuUse:
         self._inputs = self._leave_some(request, model)
         if not self._inputs:
             return
-        sizes = [-(-contents.size // ALIGNMENT) * ALIGNMENT for _, contents in self._inputs]
-        slot = model.memory.allocate_bare(sum(sizes))
+        region, sizes = model.memory.region, [contents.size for _, contents in self._inputs]
+        slot = allocate(model.memory, sizes)
         request.slots.append(slot)
+        copies = [partial(contents.memory.read, contents.offset, contents.size) for _, contents in self._inputs]
         model.expect()
         try:
-            if isinstance(slot, BareSlot):  # making its pages takes a while
-                await asyncio.to_thread(slot.commit)
-            copies = []
-            at = 0
-            for (tensor, contents), size in zip(self._inputs, sizes, strict=True):
-                tensor.offset, tensor.data = slot.offset + at, slot.view[at : at + contents.size]
-                region, offset = model.memory.region, tensor.offset
-                copies.append(contents.memory.read(contents.offset, contents.size, region, offset))
-                at += size
-            await _all(copies)
+            places = await fill(slot, region, sizes, copies)
         finally:
             model.arrived()
+        for (tensor, contents), at in zip(self._inputs, places, strict=True):
+            tensor.offset, tensor.data = at, region.view[at : at + contents.size]
 
     def _leave_some(self, request: InferRequest, model: ModelVersion) -> list[tuple[InputTensor, GpuContents]]:
         """Leave inputs on the GPU which the model reads there. Returns the others."""
@@ -183,7 +174,7 @@ class GpuUse:
                 for copy in copies:
                     copy.close()
                 raise failure
-            await _all(copies)
+            await wait_all(copies)
         except InferenceError as exc:
             response.release()
             return exc
@@ -246,10 +237,3 @@ def _staged(contents: bytes | memoryview) -> SharedRegion:
         raise InferenceError(str(exc), Code.UNAVAILABLE) from exc
     region.view[: len(contents)] = contents
     return region
-
-
-async def _all(copies: list[Coroutine[Any, Any, None]]) -> None:
-    """Wait for all of them, also if one fails: memory is not free before. Raises the first failure."""
-    for result in await asyncio.gather(*copies, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result

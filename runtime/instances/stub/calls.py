@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from pyruntime.runtime.calls.call_request import CallRequest, read_call
-from pyruntime.runtime.calls.gpu_inputs import allocate, fetch, lie_elsewhere
+from pyruntime.runtime.calls.gpu_inputs import fetch, lie_elsewhere, slot_of
 from pyruntime.runtime.calls.model_call import (
     CALLS_MAX,
     Callee,
@@ -74,7 +74,7 @@ class _OpenCall(ModelCall):
 
         The inputs stay until it is done.
         """
-        slot = allocate(self.request, callee)
+        slot = slot_of(self.request, callee)
         self._slots.append(slot)
         self._is_fetching = True
         callee.expect()

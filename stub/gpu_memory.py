@@ -20,14 +20,11 @@ from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.stub.pb_utils.gpu_tensor import GpuContents, OnGpu
 from pyruntime.utils.addresses import address, split
-from pyruntime.utils.arena import Arena, Backing, slot_bytes
-from pyruntime.utils.errors import LocalError, OutOfMemoryError
+from pyruntime.utils.arena import slot_bytes
+from pyruntime.utils.errors import LocalError
+from pyruntime.utils.gpu.chunks import ChunkArena
 from pyruntime.utils.gpu.driver import GpuError, GpuHandleError, gpu_error
 from pyruntime.utils.messages import CLOSED_GPU, FETCH_GPU, LEASE_GPU, RETURN_GPU, MapGpu
-
-# The largest chunk that a process keeps without tensors there. With less, a model whose tensors are larger would lease
-# a chunk for each of them.
-KEPT_CHUNK_BYTES_MAX = 64 << 20
 
 
 class Chunk:
@@ -85,55 +82,13 @@ class Chunk:
                 LOGGER.debug("memory on GPU %d: %s", self.gpu, exc)
 
 
-class _Addresses(Backing):
-    """A chunk as an arena sees it: all of it exists."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-
-    def check(self, size: int) -> None:
-        """See Backing."""
-
-    def commit(self, offset: int, size: int) -> None:
-        """See Backing."""
-
-    def decommit(self, offset: int, size: int) -> None:
-        """See Backing."""
-
-
-class _Lease:
+class _Lease(ChunkArena):
     """A chunk in which this process allocates."""
 
     def __init__(self, chunk: Chunk, device: int, size: int) -> None:
+        super().__init__(size)
         self.chunk = chunk
         self.device = device
-        self.size = size
-        self._empty()
-
-    def _empty(self) -> None:
-        self._arena = Arena(_Addresses(self.size), self.size)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no tensor lies there."""
-        return not self._arena.live
-
-    def allocate(self, size: int) -> Optional[int]:
-        """The offset of a slot, None if there is no room."""
-        try:
-            return self._arena.allocate(size)
-        except OutOfMemoryError:
-            if not self.is_empty or size > self.size:
-                return None
-        self._empty()  # its free slots have other sizes
-        try:
-            return self._arena.allocate(size)
-        except OutOfMemoryError:
-            return None
-
-    def free(self, offset: int) -> None:
-        """Free a slot."""
-        self._arena.free(offset)
 
 
 class Loan(Protocol):
@@ -304,18 +259,14 @@ class GpuMemory:
             self.free(at)
 
     def free(self, at: int) -> None:
-        """Nobody reads a tensor of this process any more.
-
-        Chunks without tensors are given back, but the last one of a GPU if it has at most KEPT_CHUNK_BYTES_MAX.
-        """
+        """Nobody reads a tensor of this process any more. A chunk that is not needed any longer is given back."""
         number, offset = split(at)
         with self._lock:
             lease = self._leases.get(number)
             if lease is None:
                 return  # it was lost with its broker
             lease.free(offset)
-            others = [each for each in self._leases.values() if each.chunk.gpu == lease.chunk.gpu]
-            if not lease.is_empty or (len(others) == 1 and lease.size <= KEPT_CHUNK_BYTES_MAX):
+            if lease.is_needed(sum(each.chunk.gpu == lease.chunk.gpu for each in self._leases.values())):
                 return
             del self._leases[number]
             chunk = self._chunks.pop(number)

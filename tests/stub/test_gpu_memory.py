@@ -17,6 +17,7 @@ from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.stub.pb_utils.gpu_tensor import GpuContents
 from pyruntime.stub.pb_utils.pooled import pooled_tensor
 from pyruntime.utils.addresses import split
+from pyruntime.utils.gpu import chunks
 from pyruntime.utils.gpu.driver import GpuError, gpu_error
 from pyruntime.utils.messages import CLOSED_GPU, FETCH_GPU, LEASE_GPU, RETURN_GPU, MapGpu
 from pyruntime.utils.request_codec import MEMORY_GPU
@@ -289,7 +290,7 @@ def test_memory_that_is_lost_while_it_is_opened(broker, written, monkeypatch):
 
 def test_the_last_chunk_if_it_is_large(broker, monkeypatch):
     """It is given back, too: one large tensor would take the memory for ever."""
-    monkeypatch.setattr(gpu_memory, "KEPT_CHUNK_BYTES_MAX", CHUNK)
+    monkeypatch.setattr(chunks, "KEPT_CHUNK_BYTES_MAX", CHUNK)
     place = broker.memory.place(on_gpu(b"x" * (CHUNK + 1)))
     broker.memory.free(place.address)
     assert broker.told == [(RETURN_GPU, [10])]

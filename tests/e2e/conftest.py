@@ -14,13 +14,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import trustme
 
 from pyruntime.runtime.instances.stub import instance
+from tests.plugins.gpus import TWO_GPUS, StandInMachine
 
 from .harness import cgroups, models, raw, waiting
+from .harness.gpu_regions import Region
 from .harness.http2_client import BareClient
 from .harness.server import SHOWN_LOG, Server, start_and_stop
 
@@ -137,6 +140,36 @@ def with_limits():
 def patient(with_limits):
     """`serve(wrapper=patient)`: a server that does not give up asking a model whether it is ready."""
     return with_limits(instance, IS_READY_TIMEOUT_S=600.0)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """A machine with two GPUs of the stand-in, for all tests of a file: see tests/plugins/gpus.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield StandInMachine(tmp_path_factory.mktemp("machine"), patch, *TWO_GPUS)
+
+
+@pytest.fixture(scope="module")
+def gpus(machine):
+    """Its GPUs as this process, the client, uses them."""
+    return [machine.gpu(ordinal) for ordinal in range(len(TWO_GPUS))]
+
+
+@pytest.fixture
+def region(server, gpus):
+    """`region(protocol, size, device=0)`: memory of this process that the file's `server` uses until the test ends.
+
+    `gpus` may be the file's own, too.
+    """
+    made = []
+
+    def make(protocol: ModuleType, size: int, device: int = 0) -> Region:
+        made.append(Region(server, protocol, gpus[device], size))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
 
 
 @pytest.fixture(scope="session")

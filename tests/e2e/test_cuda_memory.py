@@ -3,37 +3,26 @@
 """Tensors in the memory of clients on GPUs, by Triton's own clients, with GPUs of the stand-in."""
 
 import base64
-import json
 import os
 import queue
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 import pytest
-import tritonclient.grpc
-import tritonclient.http
 from numpy.testing import assert_array_equal
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype, serialize_byte_tensor
+from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 from pyruntime.utils.gpu.driver import GpuHandleError
-from pyruntime.utils.gpu.inventory import STAND_IN
-from pyruntime.utils.gpu.stand_in import StandInGpu
-from pyruntime.utils.gpu.visible import VISIBLE
 
+from .harness.frameworks import STAND_IN_ARRAY
+from .harness.gpu_regions import BOTH, GRPC, HTTP, Region, brokers, client_of, infer, on_gpu, sent, to_gpu
+from .harness.models import IN_OUT
 from .harness.waiting import LIMIT_S
 
-HTTP, GRPC = tritonclient.http, tritonclient.grpc
-BOTH = pytest.mark.parametrize("protocol", [HTTP, GRPC], ids=["http", "grpc"])
 INVALID = "failed to register shared memory region: invalid args"
-CONFIG = """
-backend: "python"
-input [ { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] } ]
-output [ { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] } ]
-"""
 # Doubles its input, which it may write to.
 DOUBLE = """
 class TritonPythonModel:
@@ -79,31 +68,13 @@ class TritonPythonModel:
         ]
 """
 
-# Trebles its input on a GPU, in an array type of its own; for the id "call" another model doubles that, too.
+# Trebles its input on a GPU, in an array of a framework; for the id "call" another model doubles that, too.
 ON_GPU = """
-from pyruntime.stub.gpus import gpu_of
-from pyruntime.stub.pb_utils import dlpack
-
-class Array:
-    def __init__(self, contents):
-        self.gpu, self.shape = gpu_of(0), contents.shape
-        self.pointer = self.gpu.allocate(contents.nbytes)
-        self.gpu.enqueue(lambda: self.gpu.write(self.pointer, contents.tobytes()))
-
-    def __del__(self):
-        self.gpu.free(self.pointer)
-
-    def __dlpack_device__(self):
-        return (2, 0)
-
-    def __dlpack__(self, stream=None):
-        return dlpack.to_capsule(self, self.pointer, self.shape, "INT64", 0)
-
 class TritonPythonModel:
     def execute(self, requests):
         responses = []
         for request in requests:
-            array = Array(request.inputs()[0].as_numpy() * 3)
+            array = make(request.inputs()[0].as_numpy() * 3)
             output = pb_utils.Tensor.from_dlpack("OUT", array)
             assert not output.is_cpu() and output.__dlpack_device__() == (2, 0)
             if request.request_id() == "call":
@@ -116,34 +87,16 @@ class TritonPythonModel:
 """
 
 
-def describe(path, **faults):
-    """Write the file of the machine, at one moment: it is read at any time."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps({"gpus": [{"uuid": "GPU-1"}, {"uuid": "GPU-2"}], "faults": faults}))
-    new.replace(path)
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory):
-    """The file of a machine with two GPUs."""
-    path = tmp_path_factory.mktemp("machine") / "gpus.json"
-    describe(path)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(STAND_IN, str(path))
-        patch.delenv(VISIBLE, raising=False)
-        yield path
-
-
 @pytest.fixture(scope="module")
 def repository(write_model, tmp_path_factory):
     """The models."""
     folder = tmp_path_factory.mktemp("models")
-    write_model(folder, "double", DOUBLE, CONFIG)
-    write_model(folder, "echo_bytes", ECHO, CONFIG.replace("INT64", "STRING"))
-    write_model(folder, "repeat", REPEAT, CONFIG + "model_transaction_policy { decoupled: true }")
-    write_model(folder, "wait", WAIT, CONFIG)
-    write_model(folder, "on_gpu", ON_GPU, CONFIG)
-    write_model(folder, "cached", ECHO, CONFIG + "response_cache { enable: true }")
+    write_model(folder, "double", DOUBLE)
+    write_model(folder, "echo_bytes", ECHO, IN_OUT.replace("INT64", "STRING"))
+    write_model(folder, "repeat", REPEAT, more="model_transaction_policy { decoupled: true }")
+    write_model(folder, "wait", WAIT)
+    write_model(folder, "on_gpu", STAND_IN_ARRAY + ON_GPU)
+    write_model(folder, "cached", ECHO, more="response_cache { enable: true }")
     return folder
 
 
@@ -154,91 +107,10 @@ def server(serving, machine, repository):
         yield started
 
 
-@pytest.fixture(scope="module")
-def gpus(machine):
-    """The GPUs as this process, the client, uses them."""
-    return [StandInGpu(str(machine), ordinal) for ordinal in range(2)]
-
-
-class Region:
-    """Memory of this process on a GPU, registered over one of the protocols."""
-
-    def __init__(self, server, protocol, gpu, size):
-        self._client = client_of(server, protocol)
-        self.gpu = gpu
-        self.name = uuid4().hex
-        self.size = size
-        self.pointer = gpu.allocate(size)
-        self.handle = base64.b64encode(gpu.export(self.pointer))
-        device = gpu.properties().ordinal
-        self._client.register_cuda_shared_memory(self.name, self.handle, device, size)
-
-    def put(self, contents, offset=0):
-        self.gpu.write(self.pointer + offset, np.ascontiguousarray(contents).view(np.uint8))
-
-    def get(self, array, offset=0):
-        """The contents, in the datatype and shape of `array`."""
-        target = np.empty_like(array)
-        self.gpu.read(self.pointer + offset, target.view(np.uint8))
-        return target
-
-    def unregister(self):
-        self._client.unregister_cuda_shared_memory(self.name)
-
-    def end(self):
-        self.unregister()
-        self._client.close()
-
-
-@pytest.fixture
-def region(server, gpus):
-    """`region(protocol, size, device=0)`: it is unregistered at the end."""
-    made = []
-
-    def make(protocol, size, device=0):
-        made.append(Region(server, protocol, gpus[device], size))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.end()
-
-
-def client_of(server, protocol):
-    return server.client() if protocol is HTTP else server.grpc()
-
-
-def infer(server, protocol, model, inputs, outputs=None):
-    with closing(client_of(server, protocol)) as client:
-        return client.infer(model, inputs, outputs=outputs)
-
-
-def on_gpu(protocol, array, region, offset=0, datatype=None, size=None):
-    tensor = protocol.InferInput("IN", list(array.shape), datatype or np_to_triton_dtype(array.dtype))
-    tensor.set_shared_memory(region.name, array.nbytes if size is None else size, offset)
-    return tensor
-
-
-def to_gpu(protocol, region, size, offset=0):
-    output = protocol.InferRequestedOutput("OUT")
-    output.set_shared_memory(region.name, size, offset)
-    return output
-
-
-def sent(protocol, array):
-    tensor = protocol.InferInput("IN", list(array.shape), "INT64")
-    tensor.set_data_from_numpy(array)
-    return tensor
-
-
 def refusal(call, *arguments):
     with pytest.raises(InferenceServerException) as caught:
         call(*arguments)
     return caught.value.message()
-
-
-def brokers(server):
-    return [process for process in server.family() if "broker of GPU" in process.title]
 
 
 @BOTH
@@ -407,11 +279,8 @@ def test_faults(server, machine, region, protocol):
     array = np.arange(10)
     one = region(protocol, array.nbytes)
     for reason in ("CUDA_ERROR_UNKNOWN", "CUDA_ERROR_ECC_UNCORRECTABLE"):
-        describe(machine, read=reason)
-        try:
+        with machine.failing(read=reason):
             message = refusal(infer, server, protocol, "double", [on_gpu(protocol, array, one)])
-        finally:
-            describe(machine)
         assert message == f"CUDA shared memory region '{one.name}' cannot be read: {reason}"
         one.put(array)
         result = infer(server, protocol, "double", [on_gpu(protocol, array, one)])
@@ -431,7 +300,7 @@ def test_outputs_of_a_framework_on_a_gpu(server, region, count):
 
 def test_no_broker_without_need(serving, machine, model, tmp_path, gpus):
     """A server starts no broker before a region is registered, and leaves none behind."""
-    model("double", DOUBLE, CONFIG)
+    model("double", DOUBLE)
     with serving(tmp_path, "--allow-client-shm=true") as server:
         assert brokers(server) == []
         one = Region(server, HTTP, gpus[0], 80)

@@ -5,9 +5,8 @@
 On machines without a GPU a small framework on the stand-in takes their place; the others are marked `gpu`.
 """
 
-import json
 import os
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +16,13 @@ from numpy.testing import assert_array_equal
 from pyruntime.utils.gpu.cuda import CudaGpu
 from pyruntime.utils.gpu.driver import GpuMissingError
 from pyruntime.utils.gpu.inventory import STAND_IN
-from pyruntime.utils.gpu.stand_in import StandInGpu
 from pyruntime.utils.gpu.visible import VISIBLE
 from tests.e2e.harness.frameworks import FRAMEWORKS, STAND_IN_ARRAY
-from tests.e2e.test_cuda_memory import BOTH, GRPC, Region, brokers, infer, on_gpu, to_gpu
+from tests.e2e.harness.gpu_regions import BOTH, GRPC, brokers, infer, on_gpu, to_gpu
+from tests.plugins.gpus import StandInMachine
 
 GROUP = "instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]\n"
 READS_GPU = GROUP + 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }\n'
-CONFIG = """
-backend: "python"
-input [ { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] } ]
-output [ { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] } ]
-"""
 # Takes its input from wherever it lies: small ones of clients are in main memory.
 COMMON = """
 def input_of(request):
@@ -179,27 +173,13 @@ class OnStandIn:
     code = STAND_IN_ARRAY
     requests = 200
 
-    def __init__(self, folder):
-        self._path = folder / "gpus.json"
-        self.describe()
-        self.gpu = StandInGpu(str(self._path))
+    def __init__(self, folder, patch):
+        self._machine = StandInMachine(folder, patch, {"uuid": "GPU-1"})
+        self.gpu = self._machine.gpu()
 
-    def describe(self, **faults):
-        new = self._path.with_suffix(".new")
-        new.write_text(json.dumps({"gpus": [{"uuid": "GPU-1"}], "faults": faults}))
-        new.replace(self._path)
-
-    def variables(self):
-        return {STAND_IN: str(self._path)}
-
-    @contextmanager
     def without_main_memory(self):
         """Whatever copies from the GPU, or to it, fails."""
-        self.describe(read="CUDA_ERROR_UNKNOWN", write="CUDA_ERROR_UNKNOWN")
-        try:
-            yield
-        finally:
-            self.describe()
+        return self._machine.failing(read="CUDA_ERROR_UNKNOWN", write="CUDA_ERROR_UNKNOWN")
 
 
 class OnGpu:
@@ -207,7 +187,9 @@ class OnGpu:
 
     requests = 10_000
 
-    def __init__(self, framework):
+    def __init__(self, framework, patch):
+        patch.delenv(STAND_IN, raising=False)
+        patch.delenv(VISIBLE, raising=False)
         pytest.importorskip(framework, reason=f"{framework} is not installed")
         self.code = FRAMEWORKS[framework]
         try:
@@ -215,12 +197,8 @@ class OnGpu:
         except GpuMissingError as exc:
             pytest.skip(f"no GPU: {exc}")
 
-    def variables(self):
-        return {}
-
-    @contextmanager
     def without_main_memory(self):
-        yield  # the driver does not tell
+        return nullcontext()  # the driver does not tell
 
 
 @pytest.fixture(
@@ -229,13 +207,16 @@ class OnGpu:
 def machine(request, tmp_path_factory):
     """The machine, and the framework of its models."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(STAND_IN, raising=False)
-        patch.delenv(VISIBLE, raising=False)
-        is_stand_in = request.param == "stand-in"
-        found = OnStandIn(tmp_path_factory.mktemp("machine")) if is_stand_in else OnGpu(request.param)
-        for name, value in found.variables().items():
-            patch.setenv(name, value)
-        yield found
+        if request.param == "stand-in":
+            yield OnStandIn(tmp_path_factory.mktemp("machine"), patch)
+        else:
+            yield OnGpu(request.param, patch)
+
+
+@pytest.fixture(scope="module")
+def gpus(machine):
+    """The GPU as this process, the client, uses it."""
+    return [machine.gpu]
 
 
 @pytest.fixture(scope="module")
@@ -244,14 +225,14 @@ def server(machine, serving, write_model, tmp_path_factory):
     repository = tmp_path_factory.mktemp("models")
 
     def write(name, code, group):
-        write_model(repository, name, machine.code + COMMON + code, CONFIG, group)
+        write_model(repository, name, machine.code + COMMON + code, more=group)
 
     write("treble", TREBLE, READS_GPU)
     write("again", TREBLE, READS_GPU)
     write("from_main_memory", TREBLE, GROUP)
     write("compute", COMPUTE, GROUP)
     write("caller", CALLER, GROUP)
-    write_model(repository, "reads_numpy", READS_NUMPY, CONFIG, READS_GPU)
+    write_model(repository, "reads_numpy", READS_NUMPY, more=READS_GPU)
     write("prefers", PREFERS, GROUP)
     write("on_cpu", ON_CPU, "instance_group [ { kind: KIND_CPU } ]\n")
     write("mortal", MORTAL, READS_GPU)
@@ -259,20 +240,6 @@ def server(machine, serving, write_model, tmp_path_factory):
     write_model(repository, "chain", None, CHAIN)
     with serving(repository, "--allow-client-shm=true") as started:
         yield started
-
-
-@pytest.fixture
-def region(server, machine):
-    """`region(protocol, size)`: memory of this process on the GPU, which is unregistered at the end."""
-    made = []
-
-    def make(protocol, size):
-        made.append(Region(server, protocol, machine.gpu, size))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.end()
 
 
 SIZES = pytest.mark.parametrize("count", [1, 1000, 300_000])

@@ -12,16 +12,10 @@ from numpy.testing import assert_array_equal
 from pyruntime.utils.gpu.cuda import CudaGpu
 from pyruntime.utils.gpu.driver import GpuMissingError
 from pyruntime.utils.gpu.inventory import STAND_IN
-from tests.e2e.test_cuda_memory import BOTH, DOUBLE, GRPC, Region, brokers, infer, on_gpu, sent, to_gpu
+from tests.e2e.harness.gpu_regions import BOTH, GRPC, Region, brokers, infer, on_gpu, sent, to_gpu
+from tests.e2e.test_cuda_memory import DOUBLE
 
 pytestmark = pytest.mark.gpu
-
-INTEGERS = """
-backend: "python"
-input [ { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] } ]
-output [ { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] } ]
-instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]
-"""
 
 
 @pytest.fixture(scope="module")
@@ -39,23 +33,15 @@ def gpu():
 def server(gpu, serving, write_model, tmp_path_factory):
     """A server that takes regions."""
     repository = tmp_path_factory.mktemp("models")
-    write_model(repository, "double", DOUBLE, INTEGERS)
+    write_model(repository, "double", DOUBLE, more="instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]")
     with serving(repository, "--allow-client-shm=true") as started:
         yield started
 
 
-@pytest.fixture
-def region(server, gpu):
-    """`region(protocol, size)`: it is unregistered at the end."""
-    made = []
-
-    def make(protocol, size):
-        made.append(Region(server, protocol, gpu, size))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.end()
+@pytest.fixture(scope="module")
+def gpus(gpu):
+    """The GPU that regions are on."""
+    return [gpu]
 
 
 @BOTH

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors that stay on a GPU between models, on GPUs of the stand-in, with real servers."""
 
-import base64
-import json
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +9,10 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-import tritonclient.http as http
 from numpy.testing import assert_array_equal
 from tritonclient.utils import InferenceServerException
 
-from pyruntime.utils.gpu.inventory import STAND_IN
-from pyruntime.utils.gpu.stand_in import StandInGpu
-from pyruntime.utils.gpu.visible import VISIBLE
+from .harness.gpu_regions import HTTP, sent, to_gpu
 
 CONFIG = """
 backend: "python"
@@ -151,24 +146,6 @@ ensemble_scheduling {
 """
 
 
-def describe(path, **faults):
-    """Write the file of the machine, at one moment: it is read at any time."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps({"gpus": [{"uuid": "GPU-1"}, {"uuid": "GPU-2"}], "faults": faults}))
-    new.replace(path)
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory):
-    """The file of a machine with two GPUs."""
-    path = tmp_path_factory.mktemp("machine") / "gpus.json"
-    describe(path)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(STAND_IN, str(path))
-        patch.delenv(VISIBLE, raising=False)
-        yield path
-
-
 @pytest.fixture(scope="module")
 def repository(write_model, tmp_path_factory):
     """The models."""
@@ -239,24 +216,13 @@ def test_ensembles(server, seen, last, places):
     assert seen("double") + (seen(last) if last != "double" else "") == places
 
 
-def test_client_memory(server, machine):
+def test_client_memory(server, machine, region):
     """An output goes from the memory of the model to that of a client on the same GPU, and never to main memory."""
-    array, gpu = np.arange(1000), StandInGpu(str(machine))
-    pointer = gpu.allocate(array.nbytes)
-    tensor, output = http.InferInput("IN", [1000], "INT64"), http.InferRequestedOutput("OUT")
-    tensor.set_data_from_numpy(array)
-    output.set_shared_memory("client", array.nbytes)
-    with closing(server.client()) as client:
-        client.register_cuda_shared_memory("client", base64.b64encode(gpu.export(pointer)), 0, array.nbytes)
-        describe(machine, read="CUDA_ERROR_UNKNOWN")
-        try:
-            client.infer("make", [tensor], outputs=[output])
-        finally:
-            describe(machine)
-        client.unregister_cuda_shared_memory("client")
-    found = np.empty_like(array)
-    gpu.read(pointer, found.view(np.uint8))
-    assert_array_equal(found, array * 3)
+    array = np.arange(1000)
+    output = region(HTTP, array.nbytes)
+    with closing(server.client()) as client, machine.failing(read="CUDA_ERROR_UNKNOWN"):
+        client.infer("make", [sent(HTTP, array)], outputs=[to_gpu(HTTP, output, array.nbytes)])
+    assert_array_equal(output.get(array), array * 3)
 
 
 def test_kept_inputs(server):

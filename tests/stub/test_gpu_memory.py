@@ -21,14 +21,13 @@ from pyruntime.utils.gpu import chunks
 from pyruntime.utils.gpu.driver import GpuError, gpu_error
 from pyruntime.utils.messages import CLOSED_GPU, FETCH_GPU, LEASE_GPU, RETURN_GPU, MapGpu
 from pyruntime.utils.request_codec import MEMORY_GPU
-from tests.utils.gpu.conftest import machine, peers  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.processes
 CHUNK = 8 << 10
 
 
 @pytest.fixture
-def broker(machine, peers, monkeypatch):  # noqa: F811 - fixtures
+def broker(machine, peers, monkeypatch):
     """The broker: leases chunks, and notes what it is told."""
     monkeypatch.setattr(gpus, "opened", {})
     monkeypatch.setattr(gpus, "unsettled", set())
@@ -315,7 +314,7 @@ def fail(reason):
     raise gpu_error(reason, "open_event")
 
 
-def test_a_writer_that_has_ended(broker, peers):  # noqa: F811 - a fixture
+def test_a_writer_that_has_ended(broker, peers):
     """What it wrote to the broker's memory can be opened and read."""
     pointer, writer = broker.process.allocate(16), peers()
     there, own, event = writer.open(broker.process.export(pointer)), writer.allocate(16), writer.create_event()

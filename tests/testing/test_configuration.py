@@ -59,12 +59,8 @@ class TestConfiguration:
         assert [tensor["name"] for tensor in model.config["input"]] == ["IN"]
         assert model.infer({"IN": [[1], [2]]})["OUT"].tolist() == [2, 1]
 
-    def test_on_gpus(self, load, monkeypatch, tmp_path):
+    def test_on_gpus(self, load, machine):
         """Instances are on the GPUs of the machine, as they are in a server; here the model sees all of them."""
-        machine = tmp_path / "gpus.json"
-        machine.write_text(json.dumps({"gpus": [{"uuid": "GPU-a"}, {"uuid": "GPU-b"}]}))
-        monkeypatch.setenv("PYRUNTIME_GPU_STAND_IN", str(machine))
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         model = load(
             """
             class TritonPythonModel:

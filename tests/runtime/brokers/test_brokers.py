@@ -4,7 +4,6 @@
 
 import asyncio
 import errno
-import json
 import os
 import signal
 import socket
@@ -19,34 +18,14 @@ from pyruntime.runtime.brokers.brokers import Brokers
 from pyruntime.runtime.brokers.messages import encode_answer
 from pyruntime.runtime.regions import create_region
 from pyruntime.utils.gpu.driver import GpuHandleError, GpuLostError, GpuMemoryError, GpuMissingError, GpuProperties
-from pyruntime.utils.gpu.inventory import STAND_IN
-from pyruntime.utils.gpu.stand_in import StandInGpu
-from pyruntime.utils.gpu.visible import VISIBLE
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """A function that writes the machine of the stand-in, with these faults."""
-    path = tmp_path / "gpus.json"
-    monkeypatch.setenv(STAND_IN, str(path))
-    monkeypatch.delenv(VISIBLE, raising=False)
-
-    def write(**faults):
-        new = path.with_suffix(".new")
-        new.write_text(json.dumps({"gpus": [{"uuid": "GPU-1"}, {"uuid": "GPU-2"}], "faults": faults}))
-        new.replace(path)
-        return str(path)
-
-    write()
-    return write
-
-
-@pytest.fixture
 def gpu(machine):
     """The second GPU, as a client uses it."""
-    return StandInGpu(machine(), 1)
+    return machine.gpu(1)
 
 
 @pytest.fixture
@@ -160,12 +139,11 @@ def test_refused_once(gpu, machine, region):
     async def check(brokers, properties):
         memory = shared(gpu, b"abc")
         link = await brokers.of(properties)
-        machine(open="CUDA_ERROR_OUT_OF_MEMORY")
-        with pytest.raises(GpuMemoryError):
-            await link.open(memory)
-        with pytest.raises(GpuHandleError, match="could not be opened"):
-            await link.read(memory, 0, 3, region, 0)
-        machine()
+        with machine.failing(open="CUDA_ERROR_OUT_OF_MEMORY"):
+            with pytest.raises(GpuMemoryError):
+                await link.open(memory)
+            with pytest.raises(GpuHandleError, match="could not be opened"):
+                await link.read(memory, 0, 3, region, 0)
         await link.read(memory, 0, 3, region, 0)
         assert bytes(region.view[:3]) == b"abc"
         link.close_memory(memory)
@@ -293,10 +271,8 @@ def test_lost_gpu(gpu, machine, region):
     async def check(brokers, properties):
         memory = shared(gpu, b"abc")
         link = await brokers.of(properties)
-        machine(read="CUDA_ERROR_ECC_UNCORRECTABLE")
-        with pytest.raises(GpuLostError, match="ECC"):
+        with machine.failing(read="CUDA_ERROR_ECC_UNCORRECTABLE"), pytest.raises(GpuLostError, match="ECC"):
             await link.read(memory, 0, 3, region, 0)
-        machine()
         assert link.is_lost
         await (await brokers.of(properties)).read(memory, 0, 3, region, 0)
 

@@ -3,7 +3,6 @@
 """Leases of memory on a GPU of the stand-in, from real brokers. This process is the stub that leases."""
 
 import asyncio
-import json
 import os
 import signal
 
@@ -15,9 +14,7 @@ from pyruntime.runtime.brokers.pool import CHUNK_BYTES
 from pyruntime.runtime.regions import create_region
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.gpu.driver import GpuLostError, GpuMemoryError, GpuMissingError
-from pyruntime.utils.gpu.inventory import STAND_IN
-from pyruntime.utils.gpu.stand_in import StandInGpu
-from pyruntime.utils.gpu.visible import VISIBLE
+from tests.plugins.gpus import StandInMachine
 
 pytestmark = pytest.mark.processes
 
@@ -25,11 +22,7 @@ pytestmark = pytest.mark.processes
 @pytest.fixture
 def gpu(tmp_path, monkeypatch):
     """The GPU, as the stub uses it. It has room for four chunks."""
-    path = tmp_path / "gpus.json"
-    path.write_text(json.dumps({"gpus": [{"uuid": "GPU-1", "total_bytes": 4 * CHUNK_BYTES}], "faults": {}}))
-    monkeypatch.setenv(STAND_IN, str(path))
-    monkeypatch.delenv(VISIBLE, raising=False)
-    return StandInGpu(str(path))
+    return StandInMachine(tmp_path, monkeypatch, {"uuid": "GPU-1", "total_bytes": 4 * CHUNK_BYTES}).gpu()
 
 
 class Stub:

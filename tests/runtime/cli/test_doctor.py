@@ -7,6 +7,7 @@ import json
 import resource
 import socket
 import sys
+from functools import partial
 
 import pytest
 
@@ -14,6 +15,7 @@ from pyruntime.runtime.cli import doctor, main
 from pyruntime.runtime.cli.doctor import NOTE, OK, PROBLEM, Finding
 from pyruntime.utils.errors import OutOfMemoryError
 from pyruntime.utils.memory_left import Machine
+from tests.plugins.gpus import StandInMachine
 
 
 def only(check):
@@ -103,14 +105,7 @@ def test_environments(monkeypatch, tmp_path):
 @pytest.fixture
 def gpus(monkeypatch, tmp_path):
     """`gpus(...)`: a machine with these GPUs."""
-
-    def describe(*found):
-        path = tmp_path / "gpus.json"
-        path.write_text(json.dumps({"gpus": found}))
-        monkeypatch.setenv("PYRUNTIME_GPU_STAND_IN", str(path))
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-    return describe
+    return partial(StandInMachine, tmp_path, monkeypatch)
 
 
 def test_gpus(gpus):

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outputs of calls that shall lie on a GPU, with GPUs of the stand-in."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -12,24 +10,13 @@ from pyruntime.stub.gpus import gpu_of
 from pyruntime.stub.pb_utils import Tensor, gpu_copies
 from pyruntime.stub.pb_utils.gpu_copies import copied_to_gpu
 from pyruntime.stub.pb_utils.gpu_tensor import GpuTensor
-from pyruntime.utils.gpu.inventory import STAND_IN
-from pyruntime.utils.gpu.visible import VISIBLE
 
 
 @pytest.fixture(autouse=True)
-def machine(tmp_path, monkeypatch):
-    """A function that writes the machine of the stand-in, which has one GPU."""
-    path = tmp_path / "gpus.json"
-    monkeypatch.setenv(STAND_IN, str(path))
-    monkeypatch.delenv(VISIBLE, raising=False)
+def _first_use(machine, monkeypatch):
+    """As in a process that has used no GPU yet."""
     monkeypatch.setattr(gpus, "opened", {})
     monkeypatch.setattr(gpu_copies, "_refused", set())
-
-    def write(**faults):
-        path.write_text(json.dumps({"gpus": [{"uuid": "GPU-1"}], "faults": faults}))
-
-    write()
-    return write
 
 
 def test_copies():
@@ -66,9 +53,8 @@ def test_memory_is_freed():
 def test_gpu_that_cannot_be_used(machine, capfd):
     """The tensors stay in main memory, the log says why once, and nothing is tried again."""
     tensors = [Tensor("A", np.zeros(3))]
-    machine(allocate="CUDA_ERROR_OUT_OF_MEMORY")
-    assert copied_to_gpu(tensors, 0) == tensors
-    machine()
+    with machine.failing(allocate="CUDA_ERROR_OUT_OF_MEMORY"):
+        assert copied_to_gpu(tensors, 0) == tensors
     assert copied_to_gpu(tensors, 0) == tensors
     assert copied_to_gpu(tensors, 7) == tensors
     log = capfd.readouterr().err

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors on GPUs of the stand-in, through DLPack."""
 
-import json
 import os
 import weakref
 from types import SimpleNamespace
@@ -16,8 +15,6 @@ from pyruntime.stub.memory import Regions
 from pyruntime.stub.pb_utils import InferenceResponse, Tensor, TritonModelException, dlpack
 from pyruntime.stub.pb_utils.gpu_tensor import GpuTensor
 from pyruntime.stub.responses import ResponseWriter
-from pyruntime.utils.gpu.inventory import STAND_IN
-from pyruntime.utils.gpu.visible import VISIBLE
 from pyruntime.utils.messages import OK
 from pyruntime.utils.regions import Region
 
@@ -49,18 +46,9 @@ class GpuArray:
 
 
 @pytest.fixture(autouse=True)
-def machine(tmp_path, monkeypatch):
-    """A function that writes the machine of the stand-in, which has two GPUs."""
-    path = tmp_path / "gpus.json"
-    monkeypatch.setenv(STAND_IN, str(path))
-    monkeypatch.delenv(VISIBLE, raising=False)
+def _first_use(machine, monkeypatch):
+    """As in a process that has used no GPU yet."""
     monkeypatch.setattr(gpus, "opened", {})
-
-    def write(**faults):
-        path.write_text(json.dumps({"gpus": [{"uuid": "GPU-1"}, {"uuid": "GPU-2"}], "faults": faults}))
-
-    write()
-    return write
 
 
 @pytest.fixture
@@ -312,14 +300,13 @@ def test_gpu_that_fails(writer, machine, count):
     contents = np.zeros(count, np.float32)
     tensor = Tensor.from_dlpack("OUT", GpuArray(contents))
     for call in ("settle", "read"):
-        machine(**{call: "CUDA_ERROR_UNKNOWN"})
-        with pytest.raises(TritonModelException, match="Tensor 'OUT' cannot be read from GPU 0: CUDA_ERROR_UNKNOWN"):
-            tensor.as_numpy()
-        kind, *rest = writer[0].write(InferenceResponse([tensor]), {"OUT"})
+        with machine.failing(**{call: "CUDA_ERROR_UNKNOWN"}):
+            with pytest.raises(TritonModelException, match="'OUT' cannot be read from GPU 0: CUDA_ERROR_UNKNOWN"):
+                tensor.as_numpy()
+            kind, *rest = writer[0].write(InferenceResponse([tensor]), {"OUT"})
         assert kind != OK
         assert writer[0].free_bytes == writer[1].limit
         assert "CUDA_ERROR_UNKNOWN" in str(rest)
-    machine()
     assert written(writer, tensor) == contents.tobytes()
 
 

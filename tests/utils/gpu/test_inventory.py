@@ -2,24 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPUs of a machine: by a file of the stand-in, and by a library that stands for NVML."""
 
-import json
 import subprocess
 
 import pytest
 
 from pyruntime.utils.gpu.driver import GpuProperties
-from pyruntime.utils.gpu.inventory import STAND_IN, find_gpus
+from pyruntime.utils.gpu.inventory import find_gpus
 from pyruntime.utils.gpu.machine import parse_machine
 from pyruntime.utils.gpu.nvml import find_by_nvml
 from pyruntime.utils.gpu.visible import VISIBLE
 
 
-def test_stand_in(tmp_path, monkeypatch):
+def test_stand_in(machine, monkeypatch):
     """GPUs that a file describes, with defaults, and only those that are visible."""
-    path = tmp_path / "gpus.json"
-    path.write_text(json.dumps({"gpus": [{"uuid": "GPU-1"}, {"uuid": "GPU-2", "total_bytes": 100, "used_bytes": 30}]}))
-    monkeypatch.setenv(STAND_IN, str(path))
-    monkeypatch.delenv(VISIBLE, raising=False)
+    machine.describe({"uuid": "GPU-1"}, {"uuid": "GPU-2", "total_bytes": 100, "used_bytes": 30})
     assert [gpu.uuid for gpu in find_gpus()] == ["GPU-1", "GPU-2"]
     monkeypatch.setenv(VISIBLE, "GPU-2")
     assert find_gpus() == [GpuProperties(0, "GPU-2", "Stand-in", (8, 0), 100, 70, False)]

@@ -142,7 +142,7 @@ def test_memory_is_counted(stand_in, machine):
     """What is allocated, and what the file says that others use, is not free."""
     pointer = stand_in.allocate(1 << 19)
     assert stand_in.properties().free_bytes == 1 << 19
-    machine(used_bytes=1 << 18)
+    machine.describe({"uuid": "GPU-1", "total_bytes": 1 << 20, "used_bytes": 1 << 18})
     assert stand_in.properties().free_bytes == 1 << 18
     with pytest.raises(GpuMemoryError):
         stand_in.allocate((1 << 18) + 1)
@@ -181,20 +181,17 @@ def test_work_of_a_framework(stand_in):
 
 def test_faults(stand_in, machine):
     """The calls that the file names fail, until it does not name them."""
-    machine({"allocate": "CUDA_ERROR_OUT_OF_MEMORY"})
-    with pytest.raises(GpuMemoryError, match="allocate: CUDA_ERROR_OUT_OF_MEMORY"):
+    reason = "CUDA_ERROR_OUT_OF_MEMORY"
+    with machine.failing(allocate=reason), pytest.raises(GpuMemoryError, match=f"allocate: {reason}"):
         stand_in.allocate(10)
-    machine()
     stand_in.free(stand_in.allocate(10))
 
 
 def test_a_lost_gpu_stays_lost(stand_in, machine):
     """After an error that the driver does not recover from, all calls of the process fail."""
-    machine({"write": "CUDA_ERROR_ECC_UNCORRECTABLE"})
     pointer = stand_in.allocate(10)
-    with pytest.raises(GpuLostError):
+    with machine.failing(write="CUDA_ERROR_ECC_UNCORRECTABLE"), pytest.raises(GpuLostError):
         stand_in.write(pointer, b"x")
-    machine()
     with pytest.raises(GpuLostError):
         stand_in.allocate(10)
 

@@ -99,14 +99,16 @@ class ResponseReader:
                 raise PeerError(f"a response lies in slot {slot!r}, which is no integer")
             kept = self._kept.get(slot)
             outputs: list[OutputTensor]
+            regions: Sequence[SharedRegion | GpuRegion] = self._regions
             if kept is not None and kept[0] == tensors and job.client is None:
                 _, outputs, size = kept
             else:
                 outputs, size = self.outputs(tensors, job.client, job.places)
-                if job.places and job.client is None:
-                    return self._with_gpus(job, outputs, size, slot, parameters)
-                if job.client is None and len(outputs) <= KEPT_OUTPUTS_MAX:
-                    outputs = self._keep(slot, tensors, outputs, size)
+                if job.client is None:
+                    if job.places:
+                        regions = self._regions_of(outputs)
+                    elif len(outputs) <= KEPT_OUTPUTS_MAX:
+                        outputs = self._keep(slot, tensors, outputs, size)
         except (TypeError, ValueError) as exc:
             raise PeerError("a response that is none") from exc
         return InferResponse(
@@ -117,21 +119,12 @@ class ResponseReader:
             parse_parameters(parameters) if parameters else _NO_PARAMETERS,
             partial(self._release, slot, size) if slot >= 0 else _nothing,
             _nothing,
-            self._regions,  # a keyword costs more than all other arguments
+            regions,  # a keyword costs more than all other arguments
         )
 
-    def _with_gpus(self, job: Job, outputs: list[OutputTensor], size: int, slot: int, parameters: str) -> InferResponse:
-        """The response to a job whose outputs may lie elsewhere: those on a GPU have regions of their own."""
-        on_gpus = {output.place.memory for output in outputs if isinstance(output.place, OnGpu)}
-        return InferResponse(
-            self._spec.name,
-            self._version,
-            job.id,
-            outputs,
-            parse_parameters(parameters) if parameters else _NO_PARAMETERS,
-            partial(self._release, slot, size) if slot >= 0 else _nothing,
-            regions=(*self._regions, *on_gpus),
-        )
+    def _regions_of(self, outputs: Sequence[OutputTensor]) -> Sequence[SharedRegion | GpuRegion]:
+        """The regions of outputs that may lie on a GPU, in regions of their own."""
+        return *self._regions, *{output.place.memory for output in outputs if isinstance(output.place, OnGpu)}
 
     def _keep(self, slot: int, tensors: list[Any], outputs: list[OutputTensor], size: int) -> list[OutputTensor]:
         """Keep these outputs, if they are not too many. Returns the same ones."""

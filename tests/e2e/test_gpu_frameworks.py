@@ -149,7 +149,7 @@ class TritonPythonModel:
             time.sleep(0.001)
         assert np.array_equal(output.as_numpy(), back(take(output)))
         assert np.array_equal(output.as_numpy(), back(early))
-        return answer(times(take(output), 5))
+        return answer(times(take(output), 5), killed=pid)
 """
 # As "treble" of another one, whose steps are in one process after the other.
 CHAIN = """
@@ -350,7 +350,10 @@ def test_process_is_killed(server, wait_until):
     """Others read what a killed process wrote, until they let go of it; the next request has another process."""
     array = np.arange(1000)
     for _ in range(3):
-        assert_array_equal(server.infer("killer", {"IN": array}).as_numpy("OUT"), array * 30)
+        result = server.infer("killer", {"IN": array})
+        assert_array_equal(result.as_numpy("OUT"), array * 30)
+        killed = {told(result)["killed"]}  # the server may not know of it yet
+        wait_until(lambda killed=killed: {stub.pid for stub in server.stubs("mortal_0_0")} - killed)
         wait_until(lambda: server.client().is_model_ready("mortal"))
 
 

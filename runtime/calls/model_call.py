@@ -16,10 +16,10 @@ from pyruntime.runtime.calls.call_request import ValidatedSignatures
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.execution.deadlock import Waiting, explain_deadlock
 from pyruntime.runtime.execution.job import Job, Respond
+from pyruntime.runtime.gpus.tensor_places import TensorPlaces
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.requests.types import InferRequest, Slot, free_slots
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.request_codec import OutputPlaceRef
 
 # The limit of open calls of one stub, or of all native code in the server. A model that exceeds it does not wait for
 # its calls.
@@ -39,17 +39,15 @@ _IS_DECOUPLED = (
 class Callee(Protocol):
     """A model version that can be called. `workers` are all threads that execute its requests.
 
-    `is_limited` says whether its requests wait for resources that other models may hold. Outputs may stay on the GPU
-    `gpu`, at `places_on_gpu`, and inputs on the GPU `reads_gpu`.
+    `is_limited` says whether its requests wait for resources that other models may hold. `on_gpus` says where tensors
+    may lie on GPUs; it is None if all of them are in main memory.
     """
 
     spec: ModelSpec
     version: int
     memory: RequestMemory
     validated: ValidatedSignatures
-    gpu: int | None
-    reads_gpu: int | None
-    places_on_gpu: dict[str, OutputPlaceRef] | None
+    on_gpus: TensorPlaces | None
 
     @property
     def workers(self) -> Sequence[Waiting]: ...

@@ -13,9 +13,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from pyruntime.runtime.calls.model_call import Callee
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.ensembles.ensemble import Ensemble, StepModel
+from pyruntime.runtime.ensembles.gpu_places import places_of_step
 from pyruntime.runtime.ensembles.graph import OUTPUTS, Step, fitting
 from pyruntime.runtime.ensembles.marks import SequenceMark, changed_mark, mark_parameters
 from pyruntime.runtime.ensembles.run import Command, Drop, Run, Send, Start
@@ -34,7 +34,7 @@ from pyruntime.runtime.execution.deadlock import Waiting
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.memory.client_outputs import put_in_place
 from pyruntime.runtime.observe.statistics import FailureReason
-from pyruntime.runtime.regions import SharedRegion
+from pyruntime.runtime.regions import ClientRegion, GpuRegion, SharedRegion
 from pyruntime.runtime.requests.parameters import parse_parameters
 from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OutputTensor, Parameter, request_failure
 from pyruntime.utils.errors import Code, InferenceError
@@ -165,15 +165,10 @@ class EnsembleRequest:
 
     # What the steps answer.
 
-    def places_on_gpu(self, step: Step, callee: Callee) -> dict[str, OutputPlaceRef] | None:
-        """See StepOwner: those that only steps read, all of which read them there."""
-        places, readers = callee.places_on_gpu or {}, self._plan.readers
-        gpus = {index: each.reads_gpu for index, each in self._callees.items()}
-        staying: dict[str, OutputPlaceRef] = {}
-        for name, tensor in step.outputs:
-            if name in places and all(gpus.get(reader) == callee.gpu for reader in readers.get(tensor, ())):
-                staying[name] = places[name]
-        return staying or None
+    def places_on_gpu(self, step: Step) -> dict[str, OutputPlaceRef] | None:
+        """See StepOwner."""
+        models = {index: callee.on_gpus for index, callee in self._callees.items()}
+        return places_of_step(step, self._plan, models, self.job.places)
 
     def responded(self, call: StepCall, outcome: InferResponse | InferenceError | None, final: bool) -> None:
         """See StepOwner."""
@@ -327,7 +322,7 @@ class EnsembleRequest:
         """The response with these outputs, each of its source."""
         ensemble = self._ensemble
         kept: KeptOutputs | None = None
-        made: tuple[list[OutputTensor], tuple[SharedRegion, ...]] | None = None
+        made: tuple[list[OutputTensor], tuple[SharedRegion | GpuRegion, ...]] | None = None
         if sources and sources.count(sources[0]) == len(sources):  # of one step, which mostly answers alike
             kept = sources[0].kept
         if kept is not None:
@@ -360,12 +355,12 @@ class EnsembleRequest:
 
     def _outputs(
         self, names: Sequence[str], sources: Sequence[Source]
-    ) -> tuple[list[OutputTensor], tuple[SharedRegion, ...]]:
+    ) -> tuple[list[OutputTensor], tuple[SharedRegion | GpuRegion, ...]]:
         """These outputs, each of its source, and the regions that they lie in."""
         ensemble = self._ensemble
         spec, is_batching = ensemble.spec, ensemble.is_batching
         outputs: list[OutputTensor] = []
-        regions: dict[int, SharedRegion] = {}
+        regions: dict[int, SharedRegion | GpuRegion] = {}
         for name, source in zip(names, sources, strict=True):
             tensor = source.tensors[name]
             shape = tensor.shape
@@ -377,8 +372,8 @@ class EnsembleRequest:
             outputs.append(output)
             if output.address:
                 region = source.region_of(output)
-                if isinstance(region, SharedRegion):
-                    regions[region.number] = region
+                assert not isinstance(region, ClientRegion)  # by as_output
+                regions[region.number] = region
         return outputs, tuple(regions.values())
 
     def _note_first(self) -> None:

@@ -57,7 +57,7 @@ class StepOwner(Protocol):
     mark: SequenceMark
     parameters: dict[str, Parameter]
 
-    def places_on_gpu(self, step: Step, callee: Callee) -> dict[str, OutputPlaceRef] | None:
+    def places_on_gpu(self, step: Step) -> dict[str, OutputPlaceRef] | None:
         """The outputs of a step that may stay on the GPU of its model."""
 
     def responded(self, call: StepCall, outcome: InferResponse | InferenceError | None, final: bool) -> None:
@@ -141,8 +141,8 @@ class StepCall(ModelCall):
         job.priority = ensemble_job.priority
         if regions and ensemble_job.client is not None and any(isinstance(region, ClientRegion) for region in regions):
             job.places = {}  # the inputs are a client's, the outputs are not
-        elif callee.gpu is not None:
-            job.places = owner.places_on_gpu(step, callee)
+        elif callee.on_gpus is not None:
+            job.places = owner.places_on_gpu(step)
         self.times = job.trace = StepTimes()
         return job
 

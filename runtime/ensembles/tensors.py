@@ -16,8 +16,15 @@ from pyruntime.runtime.ensembles.graph import INPUTS, Plan, Step
 from pyruntime.runtime.ensembles.marks import SequenceMark
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.regions import ClientRegion, GrantedRegion, SharedRegion
-from pyruntime.runtime.requests.types import ClientContents, InferResponse, KeptOutputs, OutputPlace, OutputTensor
+from pyruntime.runtime.regions import ClientRegion, GpuRegion, GrantedRegion
+from pyruntime.runtime.requests.types import (
+    ClientContents,
+    InferResponse,
+    KeptOutputs,
+    OnGpu,
+    OutputPlace,
+    OutputTensor,
+)
 from pyruntime.utils.addresses import address, split
 
 
@@ -26,8 +33,8 @@ class Source:
 
     Its regions stay open until then. `batch` is the batch size of the request that made the tensors, 0 if its model
     does not batch. `mark` is what the step that wrote them has set for the steps behind it; None for the request.
-    `tensors` are those that somebody reads, by their names in the ensemble. Those in a client's memory have a place.
-    `kept` are all outputs of the response, if other responses have the same ones.
+    `tensors` are those that somebody reads, by their names in the ensemble. Those in a client's memory, or on a GPU,
+    have a place. `kept` are all outputs of the response, if other responses have the same ones.
     """
 
     __slots__ = ("_free", "_uses", "batch", "kept", "mark", "regions", "tensors")
@@ -80,7 +87,7 @@ def as_output(tensor: OutputTensor, name: str, shape: list[int]) -> OutputTensor
         return OutputTensor(name, tensor.datatype, shape, data)
     if tensor.name == name and tensor.shape is shape:
         return tensor
-    return OutputTensor(name, tensor.datatype, shape, tensor.data, tensor.address)
+    return OutputTensor(name, tensor.datatype, shape, tensor.data, tensor.address, tensor.place)
 
 
 def read_inputs(job: Job, memory: RequestMemory, plan: Plan, batch: int) -> dict[str, Source | None]:
@@ -109,8 +116,9 @@ def read_inputs(job: Job, memory: RequestMemory, plan: Plan, batch: int) -> dict
             elif isinstance(region, ClientRegion):
                 place = OutputPlace("", 0, size, ClientContents(region, at, size))
                 tensor = OutputTensor(name, datatype, shape, b"", at, place)
+            elif isinstance(region, GpuRegion):
+                tensor = OutputTensor(name, datatype, shape, b"", at, OnGpu(region, size))
             else:
-                assert isinstance(region, SharedRegion)  # what lay on a GPU was copied before
                 tensor = OutputTensor(name, datatype, shape, region.view[offset : offset + size], at)
         source.tensors[name] = tensor
     if None in known.values():

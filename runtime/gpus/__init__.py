@@ -6,5 +6,5 @@ machine.py         reads the GPUs of the machine, without a CUDA context
 available.py       the GPUs that instances may use, at one moment
 placement.py       the GPUs of a group that names none
 visibility.py      the GPUs that the process of an instance sees
-input_tensors.py   where the inputs of a Python model may lie
+tensor_places.py   where the tensors of a model may lie on GPUs
 """

@@ -15,6 +15,7 @@ from collections import deque
 from functools import partial
 
 from pyruntime.runtime.execution.job import Job, Respond
+from pyruntime.runtime.gpus.tensor_places import reads_of
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.client_use import Reading
 from pyruntime.runtime.memory.gpu_copies import allocate, fill, wait_all
@@ -80,11 +81,12 @@ class GpuUse:
 
     def _leave_some(self, request: InferRequest, model: ModelVersion) -> list[tuple[InputTensor, GpuContents]]:
         """Leave inputs on the GPU which the model reads there. Returns the others."""
-        others = []
+        others, reads = [], reads_of(model.on_gpus)
         for tensor, contents in self._inputs:
             memory, element = contents.memory, BY_NAME[tensor.datatype].size if tensor.datatype in BY_NAME else 0
             # A kernel fails on elements that are not aligned, and so would all that the process does afterwards.
-            if memory.device_id == model.reads_gpu and contents.size and element and not contents.offset % element:
+            is_read_there = memory.device_id == reads.get(tensor.name)
+            if is_read_there and contents.size and element and not contents.offset % element:
                 region = memory.for_stubs()
                 tensor.offset, tensor.gpu = address(region.number, contents.offset), OnGpu(region, contents.size)
                 request.slots.append(Reading([region, memory]))
@@ -106,9 +108,13 @@ class GpuUse:
             job.tensors = tensors
 
     def places_on_gpu(self, model: ModelVersion) -> dict[str, OutputPlaceRef] | None:
-        """The outputs that may stay on the model's GPU, because they go to memory there."""
-        here = {name for name, place in self._places.items() if place.contents.memory.device_id == model.gpu}
-        return {name: (0, 0, MEMORY_GPU, model.gpu) for name in here} if here and model.gpu is not None else None
+        """The outputs that may stay on the GPU where the model makes them, because they go to memory there."""
+        made = {} if model.on_gpus is None else model.on_gpus.outputs
+        staying: dict[str, OutputPlaceRef] = {}
+        for name, place in self._places.items():
+            if name in made and made[name][3] == place.contents.memory.device_id:
+                staying[name] = made[name]
+        return staying or None
 
     def respond(self, outcome: _Outcome, final: bool) -> None:
         """See execution.job.Respond."""

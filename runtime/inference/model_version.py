@@ -25,8 +25,8 @@ from pyruntime.runtime.execution.deadlock import Waiting
 from pyruntime.runtime.execution.executor import Executor, KnownRequest, check_all
 from pyruntime.runtime.execution.job import Job, Respond, place_refs, request_options, tensor_refs
 from pyruntime.runtime.execution.signature import signature_of
-from pyruntime.runtime.gpus.input_tensors import reads_gpu
 from pyruntime.runtime.gpus.placement import spread
+from pyruntime.runtime.gpus.tensor_places import TensorPlaces, places_of_model
 from pyruntime.runtime.inference.request_plans import RequestPlans
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -37,7 +37,6 @@ from pyruntime.runtime.scheduling.factory import create_scheduler
 from pyruntime.runtime.scheduling.policy_queue import QueueFull
 from pyruntime.runtime.scheduling.resource_grants import ResourceGrants
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.request_codec import MEMORY_GPU, OutputPlaceRef
 
 # The time for finalize when the accepted requests have used up all of the timeout, in seconds.
 FINALIZE_S_MIN = 2.0
@@ -78,11 +77,9 @@ class ModelVersion:
         self.placement = ""
         self.plans = RequestPlans()
         self.validated = ValidatedSignatures()
-        # The GPU that all instances are on and can leave outputs on, the one that they can read inputs on, if any, and
-        # the places of all outputs there.
-        self.gpu: int | None = None
-        self.reads_gpu: int | None = None
-        self.places_on_gpu: dict[str, OutputPlaceRef] | None = None
+        # Where tensors may lie on GPUs, None if all of them are in main memory; and whether instances decide that.
+        self.on_gpus: TensorPlaces | None = None
+        self._shares_gpu = False
         self._cached = None if cache is None else CachedRequests(cache, self)
         # What answers repeated requests before they are decoded; None for most models.
         self.answers = None if self._cached is None else self._cached.answers
@@ -140,17 +137,13 @@ class ModelVersion:
         return {each.name: each.device_id for each in self.spec.instances if each.kind == "GPU"}
 
     def share_gpu(self) -> None:
-        """Let tensors of this version stay on the GPU that all its instances are on, if there is one such GPU.
+        """Let tensors of this version stay on the GPU that all its instances are on, while there is one such GPU."""
+        self._shares_gpu = True
+        self.leave_on_gpus(places_of_model(self.spec))
 
-        A cache has its answers in main memory.
-        """
-        self.gpu = self.reads_gpu = self.places_on_gpu = None
-        numbers = {each.device_id if each.kind == "GPU" else None for each in self.spec.instances}
-        if len(numbers) == 1 and self._cached is None:
-            self.gpu = numbers.pop()
-        if self.gpu is not None:
-            self.places_on_gpu = {name: (0, 0, MEMORY_GPU, self.gpu) for name in self.spec.outputs}
-            self.reads_gpu = self.gpu if reads_gpu(self.spec) else None
+    def leave_on_gpus(self, places: TensorPlaces | None) -> None:
+        """Let tensors of this version lie on GPUs. A cache has its answers in main memory."""
+        self.on_gpus = places if self._cached is None else None
 
     def serve(self, instances: Sequence[Executor], load_s: float = 0.0) -> None:
         """Serve with these instances, which are ready. The load took `load_s` seconds."""
@@ -166,7 +159,7 @@ class ModelVersion:
         leaving = [instance for instance in self._instances if instance not in instances]
         self._leaving.update((instance, asyncio.Event()) for instance in leaving)
         self.spec = spec
-        if self.gpu is not None:
+        if self._shares_gpu:
             self.share_gpu()
         self._serve(instances)
         self.review_instances()

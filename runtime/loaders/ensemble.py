@@ -17,6 +17,7 @@ from pyruntime.runtime.config.ensemble_steps import inherited_labels
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.ensembles.ensemble import Ensemble
 from pyruntime.runtime.ensembles.executor import EnsembleExecutor
+from pyruntime.runtime.ensembles.gpu_places import EnsemblePlaces
 from pyruntime.runtime.ensembles.graph import Graph
 from pyruntime.runtime.ensembles.request import WaitingStart
 from pyruntime.runtime.ensembles.step_call import TimedTracer
@@ -62,8 +63,11 @@ class EnsembleLoader:
         memory = self._factory.memory(draft)
         undo.callback(memory.close)
         model = self._factory.version(inherited_labels(spec, models), version, memory)
+        graph = Graph(model.spec, models)
+        if draft.gpus.all:
+            model.leave_on_gpus(EnsemblePlaces(graph, lambda name, version: self._find(name, version).on_gpus))
         ensemble: Ensemble[WaitingStart] = Ensemble(
-            model.spec, version, Graph(model.spec, models), memory, model.statistics, self._find, self._tracer
+            model.spec, version, graph, memory, model.statistics, self._find, self._tracer
         )
         executor = EnsembleExecutor(ensemble, model.scheduler)
         warm_up = warm_up_of(model, draft.folder.path)

@@ -28,7 +28,7 @@ from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
 from pyruntime.runtime.environments.environment import Environment, StubPython
 from pyruntime.runtime.execution.executor import Executor
-from pyruntime.runtime.gpus.input_tensors import check_input_tensors
+from pyruntime.runtime.gpus.tensor_places import check_input_tensors
 from pyruntime.runtime.gpus.visibility import sight_of
 from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
 from pyruntime.runtime.instances.model_server import ModelServer

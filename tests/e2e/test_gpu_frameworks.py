@@ -151,20 +151,39 @@ class TritonPythonModel:
         assert np.array_equal(output.as_numpy(), back(early))
         return answer(times(take(output), 5), killed=pid)
 """
-# As "treble" of another one, whose steps are in one process after the other.
+# Has the model that the id names treble its input.
+PASSES_ON = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.one(request) for request in requests]
+
+    def one(self, request):
+        output = call(request.request_id(), input_of(request)).output_tensors()[0]
+        assert not output.is_cpu(), "the output has left the GPU"
+        return answer(take(output))
+"""
+# As a model that trebles its input and gives it to another one.
 CHAIN = """
 platform: "ensemble"
 input [ { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] } ]
 output [ { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] } ]
 ensemble_scheduling {
   step [
-    { model_name: "treble" model_version: -1
+    { model_name: "FIRST" model_version: -1
       input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "A" } },
-    { model_name: "again" model_version: -1
+    { model_name: "LAST" model_version: -1
       input_map { key: "IN" value: "A" } output_map { key: "OUT" value: "OUT" } }
   ]
 }
 """
+# The ensembles, with their steps, and by what they multiply.
+CHAINS = {
+    "chain": ("treble", "again", 9),
+    "nested": ("chain", "again", 27),
+    "from_cpu": ("on_cpu", "again", 9),
+    "to_cpu": ("treble", "on_cpu", 9),
+    "nested_to_cpu": ("again", "to_cpu", 27),
+}
 
 
 class OnStandIn:
@@ -237,7 +256,9 @@ def server(machine, serving, write_model, tmp_path_factory):
     write("on_cpu", ON_CPU, "instance_group [ { kind: KIND_CPU } ]\n")
     write("mortal", MORTAL, READS_GPU)
     write("killer", KILLER, GROUP)
-    write_model(repository, "chain", None, CHAIN)
+    write("passes_on", PASSES_ON, READS_GPU)
+    for name, (first, last, _) in CHAINS.items():
+        write_model(repository, name, None, CHAIN.replace("FIRST", first).replace("LAST", last))
     with serving(repository, "--allow-client-shm=true") as started:
         yield started
 
@@ -288,10 +309,18 @@ def test_preferred_memory(server, request_id, is_cpu):
 
 
 @SIZES
-def test_ensemble(server, count):
-    """Between the steps of an ensemble, too."""
-    array = np.arange(count)
-    assert_array_equal(server.infer("chain", {"IN": array}).as_numpy("OUT"), array * 9)
+@pytest.mark.parametrize("name", CHAINS)
+def test_ensembles(server, region, name, count):
+    """Wherever the models of ensembles read: for clients with and without memory on the GPU, and for callers."""
+    array, factor = np.arange(count), CHAINS[name][2]
+    assert_array_equal(server.infer(name, {"IN": array}).as_numpy("OUT"), array * factor)
+    one, two = region(GRPC, array.nbytes), region(GRPC, array.nbytes)
+    one.put(array)
+    infer(server, GRPC, name, [on_gpu(GRPC, array, one)], [to_gpu(GRPC, two, array.nbytes)])
+    assert_array_equal(two.get(array), array * factor)
+    result = server.infer("prefers", {"IN": array}, request_id=name)
+    assert_array_equal(result.as_numpy("OUT"), array * factor)
+    assert told(result)["is_cpu"] is (name not in ("chain", "nested", "from_cpu"))
 
 
 @BOTH
@@ -312,16 +341,25 @@ def test_memory_of_a_client(server, machine, region, protocol, count):
     assert_array_equal(one.get(array, 8), array)
 
 
-def test_no_main_memory(server, machine, region):
-    """From a client's memory through a model to a client's memory nothing is copied to main memory, or from there."""
+@pytest.mark.parametrize(
+    ("name", "id", "factor"),
+    [("treble", "", 3), ("chain", "", 9), ("nested", "", 27), ("passes_on", "chain", 9), ("passes_on", "nested", 27)],
+)
+def test_no_main_memory(server, machine, region, name, id, factor):
+    """From a client's memory through models to a client's memory nothing is copied to main memory, or from there.
+
+    So it is in ensembles, also in ensembles of those, and where a model calls one.
+    """
     array = np.arange(300_000)
     one, two = region(GRPC, array.nbytes), region(GRPC, array.nbytes)
     one.put(array)
     inputs, outputs = [on_gpu(GRPC, array, one)], [to_gpu(GRPC, two, array.nbytes)]
-    infer(server, GRPC, "treble", inputs, outputs)  # the first time a broker may start
-    with machine.without_main_memory():
-        infer(server, GRPC, "treble", inputs, outputs)
-    assert_array_equal(two.get(array), array * 3)
+    with server.grpc() as client:
+        client.infer(name, inputs, outputs=outputs, request_id=id)  # the first time a broker may start
+        two.put(np.zeros_like(array))
+        with machine.without_main_memory():
+            client.infer(name, inputs, outputs=outputs, request_id=id)
+    assert_array_equal(two.get(array), array * factor)
 
 
 @BOTH
@@ -366,7 +404,7 @@ def test_memory_stays_flat(server, machine, region):
 
         def use(count):
             for turn in range(count):
-                name = ("treble", "caller", "chain")[turn % 3]
+                name = ("treble", "caller", "chain", "nested")[turn % 4]
                 client.infer(name, [on_gpu(GRPC, array, one)], outputs=[to_gpu(GRPC, one, array.nbytes)])
                 one.put(array)
 

@@ -26,6 +26,7 @@ from pyruntime.runtime.calls.model_call import (
 from pyruntime.runtime.calls.tensors import CallInputs, HeldResponse, LeftMemory
 from pyruntime.runtime.execution.deadlock import Waiting
 from pyruntime.runtime.execution.job import Respond
+from pyruntime.runtime.gpus.tensor_places import outputs_on, reads_of
 from pyruntime.runtime.instances.codec import error_wire, response_wire, response_wire_on_gpus
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
@@ -65,21 +66,22 @@ class _OpenCall(ModelCall):
         # The functions to call when the model takes its next responses, one each.
         self.takes: list[Callable[[], None]] = []
 
-    def keep_on_gpu(self, places: dict[str, OutputPlaceRef] | None) -> None:
+    def keep_on_gpu(self, places: dict[str, OutputPlaceRef]) -> None:
         """Let outputs stay on a GPU."""
         self._request = self.request = self.request._replace(places=places)
 
     async def fetch(self, callee: Callee) -> None:
-        """Copy inputs on GPUs to memory that the callee reads. Raises InferenceError; the caller frees the call then.
+        """Copy inputs to the callee's memory that it does not read on their GPU.
 
-        The inputs stay until it is done.
+        Raises InferenceError; the caller frees the call then. The inputs stay until it is done.
         """
-        slot = slot_of(self.request, callee)
+        reads = reads_of(callee.on_gpus)
+        slot = slot_of(self.request, reads, callee.memory)
         self._slots.append(slot)
         self._is_fetching = True
         callee.expect()
         try:
-            self._request = self.request = await fetch(self.request, callee, slot)
+            self._request = self.request = await fetch(self.request, reads, callee.memory, slot)
         finally:
             callee.arrived()
             self._is_fetching = False
@@ -225,9 +227,10 @@ class Calls:
         if callee.spec.decoupled and not message.decoupled:
             self._refuse(call, message, is_decoupled(message.model))
             return
-        if self._plan.gpu is not None and callee.gpu == self._plan.gpu and call.request.places is None:
-            call.keep_on_gpu(callee.places_on_gpu)
-        if call.request.on_gpu and lie_elsewhere(call.request, callee):
+        gpu = self._plan.gpu
+        if gpu is not None and callee.on_gpus is not None and call.request.places is None:
+            call.keep_on_gpu(outputs_on(callee.on_gpus, gpu))
+        if call.request.on_gpu and lie_elsewhere(call.request, reads_of(callee.on_gpus)):
             fetching = self._start_fetched(call, message, callee)
             self._tasks.create_task(fetching, name="copy inputs of a call from a GPU")
         else:

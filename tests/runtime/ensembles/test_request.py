@@ -16,10 +16,10 @@ from pyruntime.runtime.ensembles.step_times import STEP_TIMES, decode_step_times
 from pyruntime.runtime.execution.deadlock import FREE
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.observe.statistics import ModelStatistics
-from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OutputTensor
+from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OnGpu, OutputTensor
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.request_codec import MEMORY_CPU, RequestOptions
+from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU, RequestOptions
 
 from .graphs import Ensemble as Graphs
 from .graphs import Node, ensembles
@@ -59,7 +59,7 @@ class Model:
     version = 1
     memory = None
     is_ready = True
-    gpu = reads_gpu = places_on_gpu = None
+    on_gpus = None
 
     def __init__(self, world, node, spec, region):
         self.world = world
@@ -71,6 +71,8 @@ class Model:
         self.is_limited = False
         self.pins = 0
         self.refuses = False
+        # Its memory on a GPU.
+        self.chunk = None
 
     def expect(self):
         self.pins += 1
@@ -84,6 +86,9 @@ class Model:
             self.refuses = False
             job.free()
             raise InferenceError("Exceeds maximum queue size", Code.UNAVAILABLE)
+        reads = {} if self.on_gpus is None else self.on_gpus.reads
+        for name, _, _, _, _, kind, device in job.tensors:
+            assert kind != MEMORY_GPU or reads.get(name) == device, "it lies where the model does not read it"
         self.world.open.append([self, job, 0])
 
     def cancel(self, job):
@@ -126,10 +131,18 @@ class World:
     def capacity_freed(self):
         pass
 
-    def request(self, priority=0, options=None):
+    def request(self, priority=0, options=None, memory=None, places=None):
+        """`memory` are regions on GPUs in which inputs lie, by their names; outputs at `places` may stay there."""
         slot = Slot()
         answers = []
         tensors = [(name, "INT8", [1], 0, 1, MEMORY_CPU, 0) for name in sorted(self.graphs.given)]
+        if memory is not None:
+            tensors = [
+                (*each[:3], address(memory[each[0]].number, 0), 1, MEMORY_GPU, memory[each[0]].gpu.ordinal)
+                if each[0] in memory
+                else each
+                for each in tensors
+            ]
         options = options or RequestOptions(requested_outputs=self.graphs.requested)
 
         def respond(outcome, final):
@@ -141,6 +154,8 @@ class World:
 
         job = Job("7", options, tensors, 1, None, [slot], respond, 0)
         job.priority = priority
+        job.places = places
+        job.regions = list((memory or {}).values())
         self.jobs.append((job, slot, answers))
         self.requests.execute([job])
         return job
@@ -163,23 +178,28 @@ class World:
             if not self.frees_late:
                 job.free()
         outputs = [
-            OutputTensor(f"o{n}", "INT8", [1], memoryview(bytearray(b"x")), address(model.region.number, 0))
-            for n, tensor in enumerate(node.writes)
-            if tensor not in node.absent
+            self.output(f"o{n}", model, job) for n, tensor in enumerate(node.writes) if tensor not in node.absent
         ]
+        regions = (model.region,) if model.chunk is None else (model.region, model.chunk)
         self.responses += 1
-        if self.keeps:
+        if self.keeps and not job.places:
             outputs = self.kept.setdefault(model.spec.name, KeptOutputs(outputs))
 
         def release():
             self.released += 1
 
         job.respond(
-            InferResponse(model.spec.name, 1, "7", outputs, parameters, release=release, regions=(model.region,)),
+            InferResponse(model.spec.name, 1, "7", outputs, parameters, release=release, regions=regions),
             node.responses is None,
         )
         if node.responses is None and self.frees_late:
             job.free()
+
+    def output(self, name, model, job):
+        """An output: in the model's memory on a GPU, if it may stay there."""
+        if job.places and name in job.places:
+            return OutputTensor(name, "INT8", [1], b"", address(model.chunk.number, 0), OnGpu(model.chunk, 1))
+        return OutputTensor(name, "INT8", [1], memoryview(bytearray(b"x")), address(model.region.number, 0))
 
     def check_over(self):
         """Every request is answered to its end, and all that was held is released, once."""

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pyruntime.runtime.execution.job import Job, tensor_refs
+from pyruntime.runtime.gpus.tensor_places import FixedPlaces
 from pyruntime.runtime.inference.gpu_use import GpuUse
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.regions import GpuRegion, create_region
@@ -70,7 +71,7 @@ class Model:
         self.memory = RequestMemory("m", 0, 4096)
         self.spec = SimpleNamespace(inputs={"A": None, "B": None})
         self.expected = 0
-        self.reads_gpu = None
+        self.on_gpus = None
 
     def check_serving(self):
         """It serves."""
@@ -153,7 +154,7 @@ def test_fetch(model):
 
 def test_inputs_that_stay(model):
     """A model that reads its inputs on the GPU finds them in the memory of the client, until it lets go of them."""
-    memory, model.reads_gpu = Memory(bytes(100)), 1
+    memory, model.on_gpus = Memory(bytes(100)), FixedPlaces({"A": 1, "B": 1}, {})
     inputs = [
         InputTensor(name, datatype, [count], b"", gpu=GpuContents(memory, offset, size))
         for name, datatype, count, offset, size in (("A", "FP32", 2, 8, 8), ("B", "UINT8", 3, 1, 3))
@@ -182,13 +183,20 @@ def test_inputs_that_stay(model):
 
 
 @pytest.mark.parametrize(
-    ("reads_gpu", "datatype", "offset", "size"),
-    [(None, "FP32", 0, 8), (0, "FP32", 0, 8), (1, "FP32", 2, 8), (1, "BYTES", 0, 8), (1, "FP32", 0, 0)],
-    ids=["another model", "another GPU", "not aligned", "strings", "no elements"],
+    ("reads", "datatype", "offset", "size"),
+    [
+        (None, "FP32", 0, 8),
+        ({"B": 1}, "FP32", 0, 8),
+        ({"A": 0}, "FP32", 0, 8),
+        ({"A": 1}, "FP32", 2, 8),
+        ({"A": 1}, "BYTES", 0, 8),
+        ({"A": 1}, "FP32", 0, 0),
+    ],
+    ids=["another model", "another input", "another GPU", "not aligned", "strings", "no elements"],
 )
-def test_inputs_that_do_not_stay(model, reads_gpu, datatype, offset, size):
+def test_inputs_that_do_not_stay(model, reads, datatype, offset, size):
     """Inputs are in main memory that the model does not read on that GPU, or that no kernel can read."""
-    memory, model.reads_gpu = Memory(bytes(100)), reads_gpu
+    memory, model.on_gpus = Memory(bytes(100)), None if reads is None else FixedPlaces(reads, {})
     tensor = InputTensor("A", datatype, [size // 4], b"", gpu=GpuContents(memory, offset, size))
     request = InferRequest("m", inputs=[tensor], uses_gpu=True)
 
@@ -280,6 +288,25 @@ def test_fetch_that_fails(model):
         with pytest.raises(InferenceError, match="no"):
             await fetch
         assert model.expected == 0
+
+    run(check, request)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "staying"),
+    [(None, None), ({}, None), ({"A": 0, "B": 1}, {"B": 1}), ({"A": 1}, {"A": 1}), ({"other": 1}, None)],
+)
+def test_outputs_that_stay(model, outputs, staying):
+    """Outputs stay on the GPU where they are made, each one by itself, if their places are there."""
+    memory = Memory(bytes(8))
+    request = InferRequest("m", gpu_places={"A": place(memory, 4), "B": place(memory, 4, 4)}, uses_gpu=True)
+
+    def places(gpus):
+        return {name: (0, 0, MEMORY_GPU, gpu) for name, gpu in gpus.items()}
+
+    async def check(use, got):
+        model.on_gpus = None if outputs is None else FixedPlaces({}, places(outputs))
+        assert use.places_on_gpu(model) == (None if staying is None else places(staying))
 
     run(check, request)
 

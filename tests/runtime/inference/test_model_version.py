@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pyruntime.runtime.gpus.tensor_places import FixedPlaces
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason
@@ -16,6 +17,7 @@ from pyruntime.runtime.regions import ClientRegion
 from pyruntime.runtime.requests.types import ClientContents, InferRequest, InputTensor, OutputPlace
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.request_codec import MEMORY_GPU
 
 from ..model_specs import spec_from
 
@@ -474,6 +476,27 @@ class TestExchange:
 
         asyncio.run(run())
 
+    def test_gpus(self, memory):
+        """Tensors may lie on a GPU while all instances are on that one, also after they were elsewhere."""
+
+        def spec(*gpus):
+            return spec_from(CONFIG + f"instance_group [ {{ kind: KIND_GPU gpus: {list(gpus)} }} ]", gpus=(0, 1))
+
+        made = model(memory, Instance())
+        made.spec = spec(0)
+        assert made.on_gpus is None
+        made.share_gpu()
+        for gpus in ((0, 1), (1,), (0,)):
+            made.exchange(spec(*gpus), [Instance()])
+            found = None if made.on_gpus is None else dict(made.on_gpus.outputs)
+            assert found == (None if len(gpus) > 1 else {"OUT": (0, 0, MEMORY_GPU, gpus[0])})
+
+    def test_native_instances(self, memory):
+        """Instances that share nothing do not begin to when they are exchanged."""
+        made = model(memory, Instance())
+        made.exchange(spec_from(CONFIG + "instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]", gpus=(0,)), [Instance()])
+        assert made.on_gpus is None
+
     def test_kill(self, memory):
         """Instances that leave are killed with the others."""
         leaving, staying = Instance("m_0_0"), Instance("m_0_1")
@@ -574,6 +597,12 @@ class TestKnown:
         instance = Instance()
         assert model(memory, instance, text=text).know(b"", 10, []) is None
         assert instance.asked == []
+
+    def test_tensors_of_a_cache(self, memory):
+        """A model with a response cache has its tensors in main memory."""
+        made = model(memory, cache=SimpleNamespace(answers=None))
+        made.leave_on_gpus(FixedPlaces({}, {}))
+        assert made.on_gpus is None
 
     def test_a_cache(self, memory):
         """A model with a response cache must decode each request."""

@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where the tensors of a model may lie on GPUs. (pure)
+
+Outputs may stay on the GPU that all instances are on. Where inputs may lie says the parameter
+FORCE_CPU_ONLY_INPUT_TENSORS: with `yes`, the default, all of them are in main memory; with `no` those stay on that GPU
+which a model has made there, or which lie there in memory of a client. What holds for an ensemble follows from its
+steps: see ensembles/gpu_places.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.utils.errors import Code, LoadError
+from pyruntime.utils.request_codec import MEMORY_GPU, OutputPlaceRef
+
+PARAMETER = "FORCE_CPU_ONLY_INPUT_TENSORS"
+
+
+class TensorPlaces(Protocol):
+    """The tensors of a model that may lie on GPUs; all others are in main memory.
+
+    `reads` are the GPUs on which it reads inputs, by their names, and `outputs` are the places of outputs that may stay
+    on a GPU, by theirs. For an ensemble both may change at any time: what must agree needs one look.
+    """
+
+    @property
+    def reads(self) -> Mapping[str, int]: ...
+    @property
+    def outputs(self) -> Mapping[str, OutputPlaceRef]: ...
+
+
+class FixedPlaces(NamedTuple):
+    """TensorPlaces that do not change."""
+
+    reads: Mapping[str, int]
+    outputs: Mapping[str, OutputPlaceRef]
+
+
+def places_of_model(spec: ModelSpec) -> TensorPlaces | None:
+    """The same place for all tensors. None if not all instances are on one GPU."""
+    numbers = {each.device_id if each.kind == "GPU" else None for each in spec.instances}
+    gpu = numbers.pop() if len(numbers) == 1 else None
+    if gpu is None:
+        return None
+    reads = dict.fromkeys(spec.inputs, gpu) if spec.parameters.get(PARAMETER) == "no" else {}
+    return FixedPlaces(reads, dict.fromkeys(spec.outputs, (0, 0, MEMORY_GPU, gpu)))
+
+
+def reads_of(places: TensorPlaces | None) -> Mapping[str, int]:
+    """The GPUs on which inputs are read, by their names."""
+    return {} if places is None else places.reads
+
+
+def outputs_on(places: TensorPlaces | None, gpu: int) -> dict[str, OutputPlaceRef]:
+    """The places of outputs on this GPU."""
+    return {} if places is None else {name: place for name, place in places.outputs.items() if place[3] == gpu}
+
+
+def check_input_tensors(spec: ModelSpec) -> None:
+    """Raise LoadError, with Triton's words, for a value of the parameter that is neither `yes` nor `no`."""
+    value = spec.parameters.get(PARAMETER, "yes")
+    if value not in ("yes", "no"):
+        raise LoadError(f"Incorrect value for {PARAMETER}: {value}'", Code.UNSUPPORTED)

@@ -18,6 +18,7 @@ from pyruntime.runtime.brokers.leases import GpuLeases
 from pyruntime.runtime.calls.model_call import Callee
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.memory.gpu_peers import GpuPeers
 from pyruntime.runtime.observe.metrics import Metrics
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.versions import parse_version
@@ -57,6 +58,11 @@ class ModelServices:
     def gpus(self) -> GpuLeases:
         """See ModelServer."""
         return self._state().gpu_leases
+
+    @property
+    def peers(self) -> GpuPeers:
+        """See ModelServer."""
+        return self._state().gpu_peers
 
     def query(self, method: str, arguments: tuple[object, ...]) -> bool | int | bytes:
         """See ModelServer."""

@@ -23,6 +23,7 @@ from pyruntime.runtime.inference.pending_bytes import PendingBytes, default_limi
 from pyruntime.runtime.inference.threads import THREADS_MAX
 from pyruntime.runtime.inference.turns import Turns
 from pyruntime.runtime.memory.clients import ClientMemory
+from pyruntime.runtime.memory.gpu_peers import GpuPeers
 from pyruntime.runtime.observe.log_settings import LogSettings
 from pyruntime.runtime.observe.log_tail import LogTail
 from pyruntime.runtime.observe.metrics import Metrics
@@ -87,6 +88,7 @@ class ServerState:
         self.load_reports = load_reports
         self.client_memory = ClientMemory(settings.allow_client_shm, settings.http_max_input_size)
         self.gpu_leases = GpuLeases(self.client_memory.brokers, settings.cuda_memory_pool_bytes)
+        self.gpu_peers = GpuPeers(self.gpu_leases, tasks)
         self.stacks = OwnStacks()
         self.began_ms = time.time_ns() // 1_000_000
         self.loaded = False

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The broker of one GPU: the process that owns memory there which stubs share, and opens the memory of clients.
 
-It copies between all of it and main memory. It has the only context of the server on that GPU, and ends when the host's
-end of its socket is closed. If the GPU fails in this process it ends, and the host starts another one. messages.py has
-what it says.
+It copies between all of it and main memory, and from memory of the brokers of other GPUs. It sees its own GPU only, as
+CUDA opens a handle also in a context on another GPU, if that has access to the memory. It has the only context of the
+server on its GPU, and ends when the host's end of its socket is closed. If the GPU fails in this process it ends, and
+the host starts another one. messages.py has what it says.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import suppress
 import setproctitle
 
 from pyruntime.runtime.brokers.messages import PACKET_BYTES_MAX, Request, Verb, decode_request, encode_answer
-from pyruntime.utils.gpu.driver import Gpu, GpuError, GpuLostError, gpu_error
+from pyruntime.utils.gpu.driver import Gpu, GpuError, GpuHandleError, GpuLostError, gpu_error
 from pyruntime.utils.gpu.inventory import open_gpu
 from pyruntime.utils.regions import Region
 
@@ -100,6 +101,8 @@ class _Broker:
             self._set_event(*arguments)
         elif verb is Verb.COPY:
             self._copy_on_gpu(*arguments)
+        elif verb is Verb.COMPLETE:
+            self._complete(arguments[0])
         else:
             self._copy(verb, *arguments)
         return 0
@@ -114,7 +117,13 @@ class _Broker:
 
     def _copy_on_gpu(self, memory: int, at: int, size: int, target: int, offset: int) -> None:
         self._gpu.copy(self._pointer(target) + offset, self._pointer(memory) + at, size)
-        self._gpu.settle()  # the client, who has no event of ours, may read as soon as it has the response
+        self._gpu.settle()  # those who read it as soon as they have the answer have no event of ours
+
+    def _complete(self, memory: int) -> None:
+        event = self._events.get(memory)
+        if event is not None:
+            with suppress(GpuHandleError):  # its process has ended, and copies nothing any more
+                self._gpu.synchronize(event)
 
     def _pointer(self, memory: int) -> int:
         """The pointer to memory, behind whose event all later copies come."""

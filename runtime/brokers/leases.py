@@ -40,6 +40,8 @@ class _Pool:
         # The leased regions, and the kept handles, by the number of the chunk.
         self.regions: dict[GpuRegion, int] = {}
         self.handles: dict[int, bytes] = {}
+        # The brokers of other GPUs whose memory this one cannot open.
+        self.unreachable: set[BrokerLink] = set()
 
 
 class GpuLeases:
@@ -60,7 +62,14 @@ class GpuLeases:
         gpu = next((each for each in await self._brokers.gpus() if each.uuid == uuid), None)
         if gpu is None:
             raise GpuMissingError("no such GPU", "lease", f"the server has no GPU {uuid}")
-        if not self._keep_bytes(gpu):
+        return await self._lease(gpu, size, event)
+
+    async def lease_on(self, ordinal: int, size: int) -> GpuRegion:
+        """As `lease`, on the GPU with this number, for copies that brokers make: see `pull`."""
+        return await self._lease((await self._brokers.gpus())[ordinal], size, b"")
+
+    async def _lease(self, gpu: GpuProperties, size: int, event: bytes) -> GpuRegion:
+        if not self._keep_bytes(gpu.ordinal):
             raise GpuMissingError("no pool", "lease", f"the pool of GPU {gpu.ordinal} has no bytes")
         if not 0 < size <= LEASE_BYTES_MAX:
             raise GpuMemoryError("no such size", "lease", f"a lease has up to {LEASE_BYTES_MAX} bytes, found {size}")
@@ -97,6 +106,34 @@ class GpuLeases:
         except GpuError as exc:
             raise _failure(region, exc) from exc
 
+    async def pull(self, source: GpuRegion, at: int, size: int, target: GpuRegion, offset: int) -> None:
+        """Copy `size` bytes at `at` to a region on another GPU, whose broker copies. Complete when it returns.
+
+        Raises GpuError: GpuMissingError if the GPUs have no access to each other.
+        """
+        link, number = self._chunk_of(source)
+        puller, chunk = self._chunk_of(target)
+        unreachable = self._pools[target.gpu.ordinal].unreachable
+        if not self.reaches(source.gpu.ordinal, target.gpu.ordinal):
+            raise GpuMissingError("no access", "copy", "the GPUs have no access to each other")
+        if source.event:
+            await link.complete(number)
+        try:
+            await puller.open_peer(source, number)
+        except (GpuLostError, GpuMemoryError):
+            raise
+        except GpuError:
+            unreachable.add(link)
+            raise
+        await puller.pull(number, at, size, chunk, offset)
+
+    def reaches(self, source: int, target: int) -> bool:
+        """Whether tensors can be copied between these GPUs, as far as that is known."""
+        pools = [self._pools[each] for each in (source, target) if each in self._pools]
+        if not self._keep_bytes(target) or any(pool.link.gpu.is_slice for pool in pools):
+            return False
+        return len(pools) < 2 or pools[0].link not in pools[1].unreachable
+
     def _chunk_of(self, region: GpuRegion) -> tuple[BrokerLink, int]:
         """The broker of a region, and the number by which that knows its memory. Raises GpuLostError."""
         pool = self._pools.get(region.gpu.ordinal)
@@ -118,13 +155,13 @@ class GpuLeases:
             usage[pool.link.gpu.uuid] = pool.chunks.leased_bytes, pool.chunks.kept_bytes
         return usage
 
-    def _keep_bytes(self, gpu: GpuProperties) -> int:
-        return self._sizes.get(gpu.ordinal, POOL_BYTES)
+    def _keep_bytes(self, ordinal: int) -> int:
+        return self._sizes.get(ordinal, POOL_BYTES)
 
     def _pool(self, gpu: GpuProperties, link: BrokerLink) -> _Pool:
         pool = self._pools.get(gpu.ordinal)
         if pool is None or pool.link is not link:
-            pool = self._pools[gpu.ordinal] = _Pool(link, self._keep_bytes(gpu))
+            pool = self._pools[gpu.ordinal] = _Pool(link, self._keep_bytes(gpu.ordinal))
             link.when_lost(partial(self._lost, pool))
         return pool
 

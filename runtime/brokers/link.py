@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from pyruntime.runtime.brokers.messages import PACKET_BYTES_MAX, Verb, decode_answer, encode_request
-from pyruntime.runtime.regions import GpuHandle, GrantedRegion, SharedRegion
+from pyruntime.runtime.regions import GpuHandle, GpuRegion, GrantedRegion, SharedRegion
 from pyruntime.utils.errors import PeerError
 from pyruntime.utils.gpu.driver import GpuLostError, GpuProperties
 from pyruntime.utils.gpu.visible import VISIBLE
@@ -54,6 +54,8 @@ class BrokerLink:
         self._outgoing: deque[tuple[bytes, int]] = deque()
         self._granted: set[SharedRegion] = set()
         self._opened: set[int] = set()
+        # Memory of other brokers, with the number under which it is open, or being opened.
+        self._peers: dict[GpuRegion, tuple[int, asyncio.Future[Any]]] = {}
         self._on_lost: list[Callable[[str], None]] = []
         self.is_lost = False
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -145,12 +147,54 @@ class BrokerLink:
             self.open(target)
         return self._ask(Verb.COPY, number, at, size, target.number, offset)
 
+    def complete(self, number: int) -> asyncio.Future[int]:
+        """Resolves when all copies to memory of the broker's own, by the process that leases it, are complete."""
+        return self._ask(Verb.COMPLETE, number)
+
+    async def open_peer(self, region: GpuRegion, number: int) -> None:
+        """Open memory of another broker under a number, unless it is open. Raises GpuError.
+
+        It stays open until nobody counts on it.
+        """
+        if region in self._peers:
+            _, opened = self._peers[region]
+        else:
+            opened = self._ask(Verb.OPEN, number, region.handle)
+            self._peers[region] = number, opened
+            region.holders.add(self)
+            opened.add_done_callback(partial(self._on_peer_opened, region))
+        await asyncio.shield(opened)  # others wait for it, too
+
+    def _on_peer_opened(self, region: GpuRegion, opened: asyncio.Future[Any]) -> None:
+        failed = opened.cancelled() or opened.exception() is not None
+        if failed and not self.is_lost and self._peers.get(region, (0, None))[1] is opened:
+            del self._peers[region]
+            region.left(self)
+
+    def pull(self, source: int, at: int, size: int, target: int, offset: int) -> asyncio.Future[int]:
+        """Copy memory that `open_peer` has opened to memory of the broker's own; both by their numbers."""
+        return self._ask(Verb.COPY, source, at, size, target, offset)
+
     def revoke(self, region: GrantedRegion) -> None:
         """See regions.Holder."""
+        if isinstance(region, GpuRegion):
+            self._close_peer(region)
+            return
         assert isinstance(region, SharedRegion)  # it is granted no other
         region.holders.discard(self)
         self._granted.discard(region)
         self._post(encode_request(0, Verb.REVOKE, region.number))
+
+    def _close_peer(self, region: GpuRegion) -> None:
+        if region in self._peers and not self.is_lost:  # otherwise its end closes the memory
+            number, _ = self._peers.pop(region)
+            closed = self._ask(Verb.CLOSE, number)
+            closed.add_done_callback(partial(self._on_peer_closed, region))
+
+    def _on_peer_closed(self, region: GpuRegion, closed: asyncio.Future[Any]) -> None:
+        if not closed.cancelled():
+            closed.exception()  # a broker that is lost has closed it, too
+        region.left(self)
 
     async def end(self) -> None:
         """Let the broker end, and wait for that, END_S_MAX at most. What it owes fails."""
@@ -287,6 +331,9 @@ class BrokerLink:
             if not answer.done():
                 answer.set_exception(self.loss(reason))
                 answer.exception()  # nobody may wait for it
+        peers, self._peers = self._peers, {}
+        for region in peers:
+            region.left(self)
         callbacks, self._on_lost = self._on_lost, []
         for call_back in callbacks:
             try:

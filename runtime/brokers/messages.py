@@ -8,14 +8,16 @@
 
     GRANT region              the packet carries the descriptor of a shared-memory region. No answer
     REVOKE region             no later packet refers to it. No answer
-    OPEN memory handle        the memory of a client on the GPU; the result is its size. Open twice is open once
-    CLOSE memory              no answer
+    OPEN memory handle        the memory of a client on the GPU, or of another GPU's broker; the result is its size.
+                              Open twice is open once
+    CLOSE memory              answered for memory of another broker, which may free it then
     READ memory at size region offset      copy from the GPU to the region
     WRITE memory at size region offset     copy from the region to the GPU
     ALLOCATE memory size      memory of the broker's own; the result is its handle
     FREE memory               no process has it open any more. No answer
     EVENT memory handle       copies from the memory come behind this event from now on; b"" for none
-    COPY memory at size target offset      copy on the GPU, to `offset` of the memory `target`
+    COPY memory at size target offset      copy on the GPU, or to it, to `offset` of the memory `target`
+    COMPLETE memory           answered when all copies behind its event are complete, for all processes
 
 The host chooses the numbers of regions and memory. The broker handles one packet after the other, so a packet may refer
 to what an earlier one, which is not answered yet, grants or opens.
@@ -49,6 +51,7 @@ class Verb(IntEnum):
     FREE = 8
     EVENT = 9
     COPY = 10
+    COMPLETE = 11
 
 
 class Request(NamedTuple):

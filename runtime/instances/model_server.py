@@ -9,6 +9,7 @@ from typing import Protocol
 
 from pyruntime.runtime.calls.model_call import Callee
 from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.memory.gpu_peers import GpuPeers
 from pyruntime.runtime.regions import GpuRegion
 
 
@@ -24,6 +25,9 @@ class ModelServer(Protocol):
 
     @property
     def gpus(self) -> GpuServer: ...
+
+    @property
+    def peers(self) -> GpuPeers: ...
 
     def find(self, name: str, version: int) -> Callee:
         """The model to call. Raises InferenceError if it does not serve."""

@@ -13,6 +13,8 @@ from pyruntime.utils.gpu.visible import VISIBLE
 from tests.utils.gpu.peers import Peer
 
 TWO_GPUS = {"uuid": "GPU-1"}, {"uuid": "GPU-2"}
+# Two that have access to each other.
+TWO_PEERS = {"uuid": "GPU-1", "peers": ["GPU-2"]}, {"uuid": "GPU-2", "peers": ["GPU-1"]}
 
 
 class StandInMachine:

@@ -5,7 +5,8 @@
 The file is a JSON object. Tests may replace it at any time; it is read again for each call.
 
     gpus     a list of objects: uuid, and as far as the defaults do not suit name, compute_capability ([8, 0]),
-             total_bytes, used_bytes (by others than the stand-in) and is_slice
+             total_bytes, used_bytes (by others than the stand-in), is_slice, and peers, the UUIDs of the GPUs whose
+             memory it can open
     faults   the names of methods of `Gpu`, each with the error that it raises, such as "CUDA_ERROR_OUT_OF_MEMORY"
 """
 
@@ -24,6 +25,7 @@ class Machine(NamedTuple):
 
     gpus: List[GpuProperties]
     faults: Dict[str, str]
+    peers: Dict[str, List[str]]
 
 
 def parse_machine(text: str) -> Machine:
@@ -36,4 +38,5 @@ def parse_machine(text: str) -> Machine:
         free = total - gpu.get("used_bytes", 0)
         name = gpu.get("name", "Stand-in")
         gpus.append(GpuProperties(ordinal, gpu["uuid"], name, (major, minor), total, free, gpu.get("is_slice", False)))
-    return Machine(gpus, document.get("faults", {}))
+    peers = {gpu["uuid"]: gpu.get("peers", []) for gpu in document["gpus"]}
+    return Machine(gpus, document.get("faults", {}), peers)

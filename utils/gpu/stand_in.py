@@ -4,8 +4,8 @@
 
 It keeps the rules of the driver, and is stricter where the driver leaves the result undefined:
 
-- A handle is invalid in the process that exported it, on another GPU, and after its memory is freed. What is open twice
-  must be closed twice.
+- A handle is invalid in the process that exported it, on another GPU unless that is a peer, and after its memory is
+  freed. An event is invalid on all other GPUs. What is open twice must be closed twice.
 - Memory must not be freed while another process has it open, nor used after the process that owns it has ended.
 - A process must wait for an event behind a copy of another process before it reads the result. Each process counts its
   copies. An event carries that number, and memory the numbers of the last copies to its parts, until their process has
@@ -119,10 +119,10 @@ class _Shared:
                 self.set(at, number)
                 at += 1
 
-    def settled(self, writer: int) -> None:
-        """All copies of a process are complete."""
+    def settled(self, writer: int, copy: int) -> None:
+        """The copies of a process up to this one are complete, for all processes."""
         for at in range(_FIRST_COPY, _FIRST_COPY + _COPIES * 4, 4):
-            if self.get(at + 2) == writer:
+            if self.get(at + 2) == writer and self.get(at + 3) <= copy:
                 self.set(at + 3, 0)
 
     def copies(self, start: int, end: int) -> List[Tuple[int, int]]:
@@ -144,6 +144,11 @@ def _inode(pid: int, fd: int) -> int:
         return os.stat(f"/proc/{pid}/fd/{fd}").st_ino
     except OSError:
         return 0
+
+
+def _device(uuid: str) -> bytes:
+    """What handles have of the GPU that they belong to."""
+    return hashlib.blake2b(uuid.encode(), digest_size=8).digest()
 
 
 def _is_other(pid: int) -> bool:
@@ -171,7 +176,8 @@ class StandInGpu:
         gpus = self._gpus(self._machine())
         if ordinal >= len(gpus):
             raise gpu_error("CUDA_ERROR_INVALID_DEVICE", "cuDeviceGet", "invalid device ordinal")
-        self._device = hashlib.blake2b(gpus[ordinal].uuid.encode(), digest_size=8).digest()
+        self._uuid = gpus[ordinal].uuid
+        self._device = _device(self._uuid)
 
     # Properties.
 
@@ -192,7 +198,7 @@ class StandInGpu:
             each()
         for memory in self._memory.values():
             with memory.locked():
-                memory.settled(os.getpid())
+                memory.settled(os.getpid(), self._copies)
         self._settled = self._reached()
         for memory in self._memory.values():
             with memory.locked():
@@ -328,7 +334,10 @@ class StandInGpu:
 
     def synchronize(self, event: int) -> None:
         self._begin("synchronize")
-        self._see(event, "synchronize")
+        writer, copy = self._see(event, "synchronize")
+        for memory in self._memory.values():
+            with memory.locked():
+                memory.settled(writer, copy)
 
     def export_event(self, event: int) -> bytes:
         self._begin("export_event")
@@ -390,7 +399,7 @@ class StandInGpu:
             raise gpu_error("CUDA_ERROR_INVALID_HANDLE", call, "invalid resource handle")
         if pid == os.getpid():
             raise gpu_error("CUDA_ERROR_INVALID_CONTEXT", call, "invalid device context")
-        if device != self._device:
+        if device != self._device and (kind == _EVENT or device not in map(_device, self._machine().peers[self._uuid])):
             raise gpu_error("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", call, "the handle is that of another GPU")
         try:
             copy = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
@@ -434,10 +443,12 @@ class StandInGpu:
         """How far our stream is: what it has waited for, and its own copies."""
         return {**self._seen, os.getpid(): self._copies}
 
-    def _see(self, event: int, call: str) -> None:
+    def _see(self, event: int, call: str) -> Tuple[int, int]:
+        """Returns the process that recorded the event, and its last copy before."""
         page = self._find(self._events, event, call)
         with page.locked():
             writer, copy = page.get(_WRITER), page.get(_COPY)
         if not writer:
             raise gpu_error("CUDA_ERROR_NOT_READY", call, "the event was never recorded")
         self._seen[writer] = max(copy, self._seen.get(writer, 0))
+        return writer, copy

@@ -126,6 +126,42 @@ def test_another_gpu(stand_in, peers):
         peer.open(stand_in.export(stand_in.allocate(10)))
 
 
+@pytest.mark.processes
+def test_peers(stand_in, machine, peers):
+    """A GPU opens memory of its peers, and copies from there. Its peer must have access to it, and not the reverse."""
+    machine.describe({"uuid": "GPU-1", "peers": ["GPU-2"]}, {"uuid": "GPU-2"})
+    other = peers(1)
+    there = other.allocate(5)
+    other.write(there, b"hello")
+    pointer, own = stand_in.open(other.export(there)), stand_in.allocate(5)
+    stand_in.copy(own, pointer, 5)
+    target = bytearray(5)
+    stand_in.read(own, target)
+    assert target == b"hello"
+    with pytest.raises(GpuError, match="the handle is that of another GPU"):
+        stand_in.open_event(other.export_event(other.create_event()))
+    with pytest.raises(Refused, match="PEER_ACCESS_UNSUPPORTED"):
+        other.open(stand_in.export(own))
+
+
+@pytest.mark.processes
+def test_what_one_process_has_waited_for(stand_in, peers):
+    """Behind an event that has occurred the copies are complete, also for processes that do not have the event."""
+    writer, reader = peers(), peers()
+    pointer, own, event = stand_in.allocate(4), writer.allocate(4), writer.create_event()
+    opened, read = writer.open(stand_in.export(pointer)), reader.open(stand_in.export(pointer))
+    writer.copy(opened, own, 4)
+    writer.record(event)
+    stand_in.wait(stand_in.open_event(writer.export_event(event)))
+    with pytest.raises(Refused, match="NOT_READY"):
+        reader.read(read, 4)
+    stand_in.synchronize(stand_in.open_event(writer.export_event(event)))
+    assert reader.read(read, 4) == bytes(4)
+    writer.copy(opened, own, 4)
+    with pytest.raises(Refused, match="NOT_READY"):
+        reader.read(read, 4)
+
+
 def test_ranges(stand_in):
     """Copies stay inside of one allocation."""
     pointer = stand_in.allocate(10)

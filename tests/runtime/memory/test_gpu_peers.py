@@ -1,0 +1,207 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Copies of tensors between two GPUs of the stand-in, by real brokers, and through main memory otherwise."""
+
+import asyncio
+import os
+import signal
+from contextlib import closing
+from types import SimpleNamespace
+
+import pytest
+
+from pyruntime.runtime.brokers.brokers import Brokers
+from pyruntime.runtime.brokers.leases import GpuLeases
+from pyruntime.runtime.brokers.pool import CHUNK_BYTES
+from pyruntime.runtime.memory.gpu_peers import GpuPeers, Tensor
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.regions import GpuRegion
+from pyruntime.utils.addresses import split
+from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
+from tests.plugins.gpus import TWO_PEERS
+
+pytestmark = pytest.mark.processes
+CONTENTS = b"0123456789"
+
+
+class World:
+    """Two GPUs, their brokers, the request memory of a model, and this process, which is a stub on the first GPU."""
+
+    def __init__(self, machine):
+        self.machine = machine
+        machine.describe(*TWO_PEERS)
+
+    def run(self, check, sizes=None):
+        """Run `check`, which is awaited with the tensors of a region, an own one for each byte."""
+
+        async def within():
+            self.brokers = Brokers()
+            self.leases = GpuLeases(self.brokers, sizes or {})
+            self.peers = GpuPeers(self.leases, None)
+            region = await self._written()
+            with closing(RequestMemory("test", 4096, 4096)) as self.memory:
+                try:
+                    await check([Tensor(region, at, 1) for at in range(len(CONTENTS))])
+                finally:
+                    await self.brokers.close()
+
+        asyncio.run(within())
+
+    async def _written(self):
+        gpu = self.machine.gpu()
+        region = await self.leases.lease("GPU-1", 100, b"")
+        pointer = gpu.open(region.handle)
+        gpu.write(pointer, CONTENTS)
+        gpu.close(pointer)
+        return region
+
+    async def move(self, tensors):
+        return await self.peers.move(tensors, 1, self.memory)
+
+    async def read(self, moved):
+        """The bytes of tensors that were moved."""
+        if moved.where == (MEMORY_CPU, 0):
+            return b"".join(bytes(moved.region.view[split(at)[1] :][:1]) for at in moved.addresses)
+        slot = self.memory.allocate(len(moved.addresses))
+        for index, at in enumerate(moved.addresses):
+            await self.leases.fetch(moved.region, split(at)[1], 1, self.memory.region, slot.offset + index)
+        contents = bytes(slot.view)
+        slot.free()
+        return contents
+
+    async def kill(self, ordinal):
+        """Kill the broker of a GPU."""
+        os.kill((await self.brokers.of((await self.brokers.gpus())[ordinal])).pid, signal.SIGKILL)
+
+    def leased(self):
+        """The bytes that are leased on the second GPU."""
+        return self.leases.usage()["GPU-2"][0]
+
+
+@pytest.fixture
+def world(machine):
+    return World(machine)
+
+
+def test_copies(world):
+    """Tensors have copies in one slot on the other GPU, each aligned. Nothing of it takes main memory."""
+
+    async def check(tensors):
+        moved = await world.move(tensors[3:6])
+        assert (moved.where, world.memory.live) == ((MEMORY_GPU, 1), 0)
+        first, *others = moved.addresses
+        assert [at - first for at in others] == [64, 128]
+        assert await world.read(moved) == b"345"
+        moved.slot.free()
+
+    world.run(check)
+
+
+def test_one_chunk(world):
+    """Copies share a chunk, also if all of them need the first one, and the last one is kept for the next copies."""
+
+    async def check(tensors):
+        moves = await asyncio.gather(*(world.move([tensor]) for tensor in tensors))
+        assert [await world.read(moved) for moved in moves] == [bytes([byte]) for byte in CONTENTS]
+        assert len({moved.region for moved in moves}) == 1
+        for moved in moves:
+            moved.slot.free()
+        assert world.leased() == CHUNK_BYTES
+        assert (await world.move(tensors)).region is moves[0].region
+
+    world.run(check)
+
+
+def test_chunks_are_returned(world):
+    """A second chunk goes back with its last tensor."""
+
+    async def check(tensors):
+        region = tensors[0].region
+        moves = [await world.move([Tensor(region, 0, CHUNK_BYTES)]) for _ in range(2)]
+        assert world.leased() == 2 * CHUNK_BYTES
+        moves[0].slot.free()
+        assert world.leased() == CHUNK_BYTES
+
+    world.run(check)
+
+
+@pytest.mark.parametrize(
+    ("properties", "sizes", "reason"),
+    [
+        ({"total_bytes": CHUNK_BYTES - 1}, {}, "out of memory"),
+        ({"peers": ()}, {}, "the handle is that of another GPU"),
+        ({}, {1: 0}, ""),
+    ],
+    ids=["no room", "no access", "no pool"],
+)
+def test_through_main_memory(world, caplog, properties, sizes, reason):
+    """What cannot be copied to the GPU is copied to main memory, and the log says so once."""
+
+    async def check(tensors):
+        world.machine.describe(*({**each, **properties} for each in TWO_PEERS))
+        for _ in range(3):
+            moved = await world.move(tensors)
+            assert (moved.where, moved.region) == ((MEMORY_CPU, 0), world.memory.region)
+            assert await world.read(moved) == CONTENTS
+            moved.slot.free()
+        assert world.memory.live == 0
+        said = [each.getMessage() for each in caplog.records if "main memory" in each.getMessage()]
+        assert said == ([f"Tensors go from GPU 0 to GPU 1 through main memory: {reason}"] if reason else [])
+
+    world.run(check, sizes)
+
+
+def test_readers_in_main_memory(world):
+    """Without a GPU tensors are copied to main memory, and no other GPU has anything to do with it."""
+
+    async def check(tensors):
+        moved = await world.peers.move(tensors, None, world.memory)
+        assert await world.read(moved) == CONTENTS
+        assert list(world.leases.usage()) == ["GPU-1"]
+
+    world.run(check)
+
+
+def test_memory_of_a_client(world):
+    """A client may free its memory at any time, so that a broker of models does not read it."""
+
+    async def fetch(region, at, size, target, offset):
+        target.view[offset : offset + size] = CONTENTS[at : at + size]
+
+    async def check(tensors):
+        client = GpuRegion(tensors[0].region.gpu, bytes(64), 100, b"", SimpleNamespace(fetch=fetch))
+        moved = await world.move([Tensor(client, 4, 1), tensors[5]])
+        assert moved.where == (MEMORY_CPU, 0)
+        assert await world.read(moved) == b"45"
+
+    world.run(check)
+
+
+def test_broker_of_the_target_is_lost(world, caplog):
+    """Tensors go through main memory then, and the next ones have another chunk. Nothing of the lost one is kept."""
+
+    async def check(tensors):
+        first = await world.move(tensors)
+        await world.kill(1)
+        second = await world.move(tensors)
+        assert (second.where, await world.read(second)) == ((MEMORY_CPU, 0), CONTENTS)
+        third = await world.move(tensors)
+        assert (third.where, await world.read(third)) == ((MEMORY_GPU, 1), CONTENTS)
+        first.slot.free()
+        assert first.region.is_closed
+        assert not any("main memory" in each.getMessage() for each in caplog.records)
+
+    world.run(check)
+
+
+def test_broker_of_the_source_is_lost(world):
+    """The tensors are gone: an error says so, and no memory is kept."""
+
+    async def check(tensors):
+        await world.kill(0)
+        with pytest.raises(InferenceError, match="the broker of GPU 0 was lost") as caught:
+            await world.move(tensors)
+        assert (caught.value.code, world.memory.live) == (Code.UNAVAILABLE, 0)
+
+    world.run(check)

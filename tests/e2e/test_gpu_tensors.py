@@ -5,14 +5,16 @@
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from tritonclient.utils import InferenceServerException
 
-from .harness.gpu_regions import HTTP, sent, to_gpu
+from pyruntime.utils.gpu.driver import GpuHandleError
+
+from .harness.gpu_regions import HTTP, brokers, on_gpu, sent, to_gpu
 
 CONFIG = """
 backend: "python"
@@ -144,6 +146,41 @@ ensemble_scheduling {
   step { model_name: "LAST" model_version: -1 input_map { key: "IN" value: "b" } output_map { key: "OUT" value: "OUT" }}
 }
 """
+# Has its input on the GPU while a file is there, and doubles it then.
+WAIT = (
+    FRAMEWORK
+    + """
+import time
+
+class TritonPythonModel:
+    def execute(self, requests):
+        (request,) = requests
+        tensor = request.inputs()[0]
+        assert not tensor.is_cpu()
+        flag = os.path.join(os.path.dirname(__file__), "waits")
+        open(flag, "w").close()
+        while os.path.exists(flag):
+            time.sleep(0.01)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", doubled(tensor))])]
+"""
+)
+# Two steps: both read IN, or the second one reads what the first one makes of it.
+WAITS = """
+platform: "ensemble"
+input { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] }
+output { name: "a" data_type: TYPE_INT64 dims: [ -1 ] }
+output { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] }
+ensemble_scheduling {
+  step {
+    model_name: "double" model_version: -1
+    input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "a" }
+  }
+  step {
+    model_name: "wait" model_version: -1
+    input_map { key: "IN" value: "READ" } output_map { key: "OUT" value: "OUT" }
+  }
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +193,10 @@ def repository(write_model, tmp_path_factory):
     write_model(folder, "double_there", DOUBLE, there + READS)
     write_model(folder, "double_on_cpu", DOUBLE, here)
     write_model(folder, "call", CALL, here)
+    write_model(folder, "wait", WAIT, here + READS)
+    write_model(folder, "both_read", None, WAITS.replace("READ", "IN"))
+    write_model(folder, "one_after_the_other", None, WAITS.replace("READ", "a"))
+    write_model(folder, "thrice", None, CHAIN.replace("make", "double").replace("LAST", "double"))
     for last in ("double", "double_there", "double_on_cpu"):
         (folder / f"chain_{last}" / "1").mkdir(parents=True)
         (folder / f"chain_{last}" / "config.pbtxt").write_text(CHAIN.replace("LAST", last))
@@ -186,6 +227,15 @@ def seen(repository):
 
 def infer(server, model, array, id=""):
     return server.infer(model, {"IN": array}, request_id=id).as_numpy("OUT")
+
+
+def lose_broker(server, wait_until):
+    """Kill the broker of GPU 0, on which there are tensors, and wait until the server knows it."""
+    said = "were lost with its broker"
+    before = server.log.count(said)
+    (broker,) = [each for each in brokers(server) if "broker of GPU 0" in each.title]
+    os.kill(broker.pid, signal.SIGKILL)
+    wait_until(lambda: server.log.count(said) > before)
 
 
 @pytest.mark.parametrize("count", [4, 3_000_000], ids=["small", "large"])
@@ -225,6 +275,79 @@ def test_client_memory(server, machine, region):
     assert_array_equal(output.get(array), array * 3)
 
 
+class InPlace:
+    """A client whose input is on GPU 0, and whose output goes there."""
+
+    def __init__(self, server, region, array):
+        self._server = server
+        self.input, self._output = region(HTTP, array.nbytes), region(HTTP, array.nbytes)
+        self.array = array
+        self.input.put(array)
+
+    def infer(self, model, id=""):
+        """The output."""
+        tensors, outputs = [on_gpu(HTTP, self.array, self.input)], [to_gpu(HTTP, self._output, self.array.nbytes)]
+        with closing(self._server.client()) as client:
+            client.infer(model, tensors, outputs=outputs, request_id=id)
+        return self._output.get(self.array)
+
+    def is_registered(self):
+        with closing(self._server.client()) as client:
+            return self.input.name in [each["name"] for each in client.get_cuda_shared_memory_status()]
+
+    def is_free(self):
+        """Whether nobody has the input open any more. Once."""
+        with suppress(GpuHandleError):
+            self.input.gpu.free(self.input.pointer)
+            return True
+
+
+def test_step_dies(server, region, seen, wait_until):
+    """A step that dies leaves nothing open of a client's memory, which it and others read in place."""
+    client = InPlace(server, region, np.arange(1000))
+    assert_array_equal(client.infer("thrice"), client.array * 8)
+    assert seen("double") == "GGG"
+    with pytest.raises(InferenceServerException, match="It was lost while it ran this request"):
+        client.infer("thrice", "die")
+    assert_array_equal(client.infer("thrice"), client.array * 8)
+    client.input.unregister()
+    assert not client.is_registered()
+    wait_until(client.is_free)
+
+
+def test_last_reader(server, region, repository, wait_until):
+    """The memory of a client stays registered until the last step that reads it has ended, though another one has."""
+    waits = repository / "wait" / "1" / "waits"
+    client = InPlace(server, region, np.arange(1000))
+    with ThreadPoolExecutor(1) as threads:
+        pending = threads.submit(client.infer, "both_read")
+        wait_until(waits.exists)
+        client.input.unregister()
+        assert client.is_registered()
+        waits.unlink()
+        assert_array_equal(pending.result(), client.array * 2)
+    assert not client.is_registered()
+    wait_until(client.is_free)
+
+
+def test_broker_is_lost_between_steps(server, region, repository, wait_until):
+    """So are the tensors between steps. The input is the client's, and the next request reads it again."""
+    waits = repository / "wait" / "1" / "waits"
+    client = InPlace(server, region, np.arange(1000))
+    with ThreadPoolExecutor(1) as threads:
+        for is_lost in (True, False):
+            pending = threads.submit(client.infer, "one_after_the_other")
+            wait_until(waits.exists)
+            if is_lost:
+                lose_broker(server, wait_until)
+            waits.unlink()
+            if is_lost:
+                with pytest.raises(InferenceServerException, match="cannot be read from GPU 0"):
+                    pending.result()
+            else:
+                assert_array_equal(pending.result(), client.array * 4)
+
+
 def test_kept_inputs(server):
     """A tensor on the GPU stays as it is for as long as the model keeps it."""
     kept = np.arange(5000)
@@ -258,9 +381,7 @@ def test_broker_is_lost(server, repository, wait_until, callee):
     with ThreadPoolExecutor(1) as threads:
         pending = threads.submit(infer, server, "call", array, f"{callee} wait")
         wait_until(waits.exists)
-        (broker,) = [each for each in server.family() if "broker of GPU 0" in each.title]
-        os.kill(broker.pid, signal.SIGKILL)
-        wait_until(lambda: "were lost with its broker" in server.log)
+        lose_broker(server, wait_until)
         waits.unlink()
         with pytest.raises(InferenceServerException, match="the broker of GPU 0 was lost"):
             pending.result()

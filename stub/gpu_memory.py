@@ -13,7 +13,8 @@ copies, and others wait for it before theirs.
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, Iterable, List, Optional, Protocol, Sequence, Set, Tuple
+from collections import deque
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterable, List, Optional, Protocol, Sequence, Set, Tuple
 
 from pyruntime.stub.gpus import gpu_of, ordinal_of
 from pyruntime.stub.logs import LOGGER
@@ -25,6 +26,9 @@ from pyruntime.utils.errors import LocalError
 from pyruntime.utils.gpu.chunks import ChunkArena
 from pyruntime.utils.gpu.driver import GpuError, GpuHandleError, gpu_error
 from pyruntime.utils.messages import CLOSED_GPU, FETCH_GPU, LEASE_GPU, RETURN_GPU, MapGpu
+
+if TYPE_CHECKING:
+    from pyruntime.stub.pb_utils.leased import Slot
 
 
 class Chunk:
@@ -123,6 +127,10 @@ class GpuMemory:
         # The event behind the copies of this process, by the number of the GPU in this process.
         self._events: Dict[int, int] = {}
         self._has_warned = False
+        # The owners of tensors that others read, by the address.
+        self._held: Dict[int, List[object]] = {}
+        # What destructors have taken back and nobody has freed yet.
+        self._taken_back: Deque[int] = deque()
 
     # Tensors of other processes.
 
@@ -190,6 +198,7 @@ class GpuMemory:
 
         Others read it behind the last `written`. It lasts until `free`.
         """
+        self._free_taken_back()
         try:
             found = self._allocate(gpu, size)
             if found is None:
@@ -210,10 +219,12 @@ class GpuMemory:
         gpu_of(gpu).record(self._events[gpu])
 
     def place(self, contents: GpuContents) -> Optional[OnGpu]:
-        """Copy contents on a GPU to memory that others can open. None if there is no room.
+        """Copy contents on a GPU to memory that others can open, unless they lie there. None if there is no room.
 
         Raises TritonModelException if they cannot be copied.
         """
+        if contents.slot is not None:
+            return self._hold(contents.slot)
         found = self.allocate(contents.gpu, contents.nbytes)
         if found is None:
             return None
@@ -229,6 +240,19 @@ class GpuMemory:
                 ) from exc
             raise
         return place
+
+    def _hold(self, slot: Slot) -> OnGpu:
+        """The place of a slot, which is kept until nobody reads it. Raises TritonModelException if it is lost."""
+        at = slot.place.address
+        if split(at)[0] not in self._chunks:
+            raise TritonModelException(f"the tensor is gone: the broker of GPU {slot.gpu} was lost")
+        try:
+            self.written(slot.gpu)
+        except GpuError as exc:
+            raise TritonModelException(f"a tensor on GPU {slot.gpu} cannot be shown: {exc.explanation}") from exc
+        with self._lock:
+            self._held.setdefault(at, []).append(slot)
+        return slot.place
 
     def place_all(self, tensors: Sequence[Any], passes_on: bool) -> Tuple[List[Optional[OnGpu]], List[int]]:
         """The places of tensors, None for those in main memory; and the addresses among them to be freed later.
@@ -260,6 +284,8 @@ class GpuMemory:
 
     def free(self, at: int) -> None:
         """Nobody reads a tensor of this process any more. A chunk that is not needed any longer is given back."""
+        if self._let_go(at):
+            return
         number, offset = split(at)
         with self._lock:
             lease = self._leases.get(number)
@@ -272,6 +298,31 @@ class GpuMemory:
             chunk = self._chunks.pop(number)
         chunk.close()
         self._tell(RETURN_GPU, [number])
+
+    def _let_go(self, at: int) -> bool:
+        """Whether a tensor has an owner, which may use the memory for others now."""
+        with self._lock:
+            owners = self._held.get(at)
+            if owners is None:
+                return False
+            owner = owners.pop()  # any of them: all own the same memory
+            if not owners:
+                del self._held[at]
+        del owner  # without the lock, since it may have a destructor
+        return True
+
+    def take_back(self, at: int) -> None:
+        """As `free`, for destructors: they may run in a thread that uses the memory, and then the next use frees it."""
+        self._taken_back.append(at)
+        self._free_taken_back()
+
+    def _free_taken_back(self) -> None:
+        while self._taken_back and not self._lock.locked():
+            try:
+                at = self._taken_back.popleft()
+            except IndexError:
+                return  # another thread has taken it
+            self.free(at)
 
     def _allocate(self, gpu: int, size: int) -> Optional[Tuple[_Lease, int]]:
         with self._lock:

@@ -23,6 +23,7 @@ from pyruntime.utils.gpu.driver import GpuError
 
 if TYPE_CHECKING:
     from pyruntime.stub.pb_utils.dlpack import ImportedTensor
+    from pyruntime.stub.pb_utils.leased import Slot
 
 
 class OnGpu(NamedTuple):
@@ -37,6 +38,9 @@ class GpuContents:
 
     `place` is None if no other process can open them.
     """
+
+    # The memory that they were written to for others to open, if they were: see leased.py.
+    slot: Optional[Slot] = None
 
     @property
     def place(self) -> Optional[OnGpu]:

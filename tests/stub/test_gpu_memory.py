@@ -15,6 +15,7 @@ from pyruntime.stub.pb_utils import pooled
 from pyruntime.stub.pb_utils.dlpack import ImportedTensor
 from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.stub.pb_utils.gpu_tensor import GpuContents
+from pyruntime.stub.pb_utils.leased import leased_tensor, slot_on
 from pyruntime.stub.pb_utils.pooled import pooled_tensor
 from pyruntime.utils.addresses import split
 from pyruntime.utils.gpu import chunks
@@ -341,7 +342,53 @@ def test_memory_without_a_copy(broker):
     assert broker.memory.allocate(0, 5) == (place, pointer)
 
 
+def test_memory_that_a_library_writes_to(broker):
+    """It is free when nothing refers to it, and nobody reads it."""
+    slot = slot_on(broker.memory, 0, 5)
+    gpu_of(0).write_by(slot.pointer, b"hello")
+    tensor = leased_tensor("T", "UINT8", [5], slot)
+    (place, again), owned = broker.memory.place_all([tensor, tensor], passes_on=False)
+    assert (place, again, owned) == (slot.place, slot.place, [place.address] * 2)
+    wait_for(broker, place.address)
+    assert broker.contents(place.address, 5) == b"hello"
+    slot = tensor = None
+    broker.memory.free(place.address)
+    others = [slot_on(broker.memory, 0, 5) for _ in range(3)]
+    assert place not in [other.place for other in others]
+    broker.memory.free(place.address)
+    assert slot_on(broker.memory, 0, 5).place == place
+
+
+def test_memory_that_is_let_go_of_by_a_destructor(broker):
+    """It may run in a thread that uses the memory just then. The next use finds it free."""
+    slots = [slot_on(broker.memory, 0, CHUNK)]
+    place = slots[0].place
+    with broker.memory._lock:
+        slots.clear()
+    assert slot_on(broker.memory, 0, CHUNK).place == place
+
+
+def test_memory_that_is_lost_before_others_read_it(broker):
+    """Nobody is told of the contents."""
+    slot = slot_on(broker.memory, 0, 5)
+    broker.memory.unmap(10)
+    with pytest.raises(TritonModelException, match="the tensor is gone: the broker of GPU 0 was lost"):
+        broker.memory.place(leased_tensor("T", "UINT8", [5], slot)._array)
+
+
+def test_memory_that_cannot_be_shown(broker, monkeypatch):
+    """The reason is the driver's, and the memory is free."""
+    slot = slot_on(broker.memory, 0, 5)
+    place = slot.place
+    monkeypatch.setattr(gpu_of(0), "record", lambda _: fail("CUDA_ERROR_UNKNOWN"))
+    with pytest.raises(TritonModelException, match="a tensor on GPU 0 cannot be shown: CUDA_ERROR_UNKNOWN"):
+        broker.memory.place(leased_tensor("T", "UINT8", [5], slot)._array)
+    slot = None
+    assert slot_on(broker.memory, 0, 5).place == place
+
+
 def test_no_room_without_a_copy(broker):
     """There is no place then."""
     broker.refuses = True
     assert broker.memory.allocate(0, 5) is None
+    assert slot_on(broker.memory, 0, 5) is None

@@ -174,7 +174,7 @@ class StandInGpu:
         self._lost = ""
         self._work: List[Callable[[], None]] = []
         gpus = self._gpus(self._machine())
-        if ordinal >= len(gpus):
+        if not 0 <= ordinal < len(gpus):
             raise gpu_error("CUDA_ERROR_INVALID_DEVICE", "cuDeviceGet", "invalid device ordinal")
         self._uuid = gpus[ordinal].uuid
         self._device = _device(self._uuid)

@@ -237,5 +237,6 @@ def test_open_gpu(machine):
     gpu = open_gpu(1)
     assert type(gpu) is StandInGpu
     assert gpu.properties().name == "Second"
-    with pytest.raises(GpuMissingError, match="invalid device ordinal"):
-        open_gpu(2)
+    for missing in (-1, 2):
+        with pytest.raises(GpuMissingError, match="invalid device ordinal"):
+            open_gpu(missing)

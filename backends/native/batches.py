@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyruntime.backends.native.events import LOOK_S, Events
-from pyruntime.backends.native.tensors import Inputs, NativeResponse, native_tensor, response_of
+from pyruntime.backends.native.gpu_outputs import NativeGpuOutputs
+from pyruntime.backends.native.tensors import Inputs, NativeOutput, NativeResponse, native_tensor, response_of
 from pyruntime.runtime.native.parameters import Parameter
 from pyruntime.stub.host import Host
 from pyruntime.stub.logs import LOGGER
@@ -35,6 +36,7 @@ from pyruntime.stub.pb_utils import (
 from pyruntime.stub.pb_utils.sender import InferenceResponseSender
 from pyruntime.stub.pb_utils.tensor import Tensor
 from pyruntime.utils.errors import Code, LocalError
+from pyruntime.utils.request_codec import PLACES
 
 if TYPE_CHECKING:
     from pyruntime.runtime.native import _triton
@@ -103,6 +105,7 @@ class Batches:
         self,
         events: Events,
         host: Host,
+        gpu_outputs: NativeGpuOutputs,
         decoupled: bool,
         states: Mapping[str, str],
         run: Callable[..., object],
@@ -114,6 +117,7 @@ class Batches:
         """
         self._events = events
         self._host = host
+        self._gpu_outputs = gpu_outputs
         self._decoupled = decoupled
         self._states = states
         self._run = run
@@ -157,10 +161,12 @@ class Batches:
             request = job.request
             assert request is not None  # it is not released yet
             try:
-                wires.append(self._inputs.encode(request, job.memory))
+                wire = self._inputs.encode(request, job.memory)
             except (LocalError, TritonModelException) as exc:
                 self._answer(job, _failed(Code.UNAVAILABLE, str(exc)), True)
             else:
+                wire[PLACES] = self._gpu_outputs.allowed(request)
+                wires.append(wire)
                 job.number, self._number = self._number, self._number + 1
                 ready.append(job)
         return ready, wires
@@ -188,7 +194,7 @@ class Batches:
         job: Job,
         final: bool,
         failure: tuple[int, str] | None,
-        outputs: Sequence[tuple[str, str, Sequence[int], _triton.Buffer]] | None,
+        outputs: Sequence[NativeOutput] | None,
         parameters: Mapping[str, Parameter] | None,
     ) -> None:
         """The backend has sent a response, or has said that no further response follows."""
@@ -231,7 +237,7 @@ class Batches:
         self,
         job: Job,
         failure: tuple[int, str] | None,
-        outputs: Sequence[tuple[str, str, Sequence[int], _triton.Buffer]] | None,
+        outputs: Sequence[NativeOutput] | None,
         parameters: Mapping[str, Parameter] | None,
         *_: object,
     ) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from pyruntime.backends.native.gpu_outputs import NativeGpuOutputs
 from pyruntime.backends.native.tensors import native_tensor
 from pyruntime.runtime.native.parameters import Parameter, as_json
 from pyruntime.stub.host import Answers, Host
@@ -34,9 +35,10 @@ _NO_RESPONSE = "a response of the model that was called cannot be handed over: {
 class Calls:
     """See the module. The thread that handles events calls `call`."""
 
-    def __init__(self, host: Callable[[], Host]) -> None:
+    def __init__(self, host: Callable[[], Host], gpu_outputs: NativeGpuOutputs) -> None:
         """`host` returns the server. It raises TritonModelException while there is none."""
         self._host = host
+        self._gpu_outputs = gpu_outputs
         self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="pyruntime native call")
         self._open: dict[int, Answers] = {}
 
@@ -52,6 +54,8 @@ class Calls:
             case "cancel", (number,):
                 if (answers := self._open.get(number)) is not None:
                     self.run(answers.cancel)
+            case "OutputBuffer", (gpu, size):
+                self.run(self._gpu_outputs.answer, call, gpu, size)
             case "InferenceRequestNew", _:
                 call.answer(None)  # a missing model fails the request itself
             case "ServerLoadModel", (name, config, files, _):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyruntime.backends.native.batches import Batches
 from pyruntime.backends.native.calls import Calls
 from pyruntime.backends.native.events import Events, log
+from pyruntime.backends.native.gpu_outputs import NativeGpuOutputs
 from pyruntime.backends.native.library import import_extension
 from pyruntime.backends.native.metrics import NativeMetrics
 from pyruntime.runtime.native.process import prepare_process
@@ -36,7 +37,8 @@ class Server:
         """Raises LoadError if this process cannot load the extension."""
         self.native = native = import_extension(model)
         prepare_process(native)
-        self._calls = Calls(get_host)
+        self._gpu_outputs = NativeGpuOutputs()
+        self._calls = Calls(get_host, self._gpu_outputs)
         self._metrics = NativeMetrics(native.metrics)
         self._batches: Batches | None = None
         self._memory_usage: Callable[[], list[tuple[int, int, int]]] = list
@@ -61,7 +63,7 @@ class Server:
     ) -> Batches:
         """Begin to serve: the host exists now. Returns the batches, which requests go to; see there."""
         self._host = get_host()
-        self._batches = Batches(self._events, self._host, decoupled, states, self._calls.run, create)
+        self._batches = Batches(self._events, self._host, self._gpu_outputs, decoupled, states, self._calls.run, create)
         return self._batches
 
     def report_memory(self, usage: Callable[[], list[tuple[int, int, int]]]) -> None:

@@ -6,16 +6,24 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from pyruntime.runtime.native.parameters import Parameter, as_json, read_parameters
 from pyruntime.stub.memory import Source
+from pyruntime.stub.pb_utils.leased import Slot, leased_tensor
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import Tensor
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU, TensorRef
+
+if TYPE_CHECKING:
+    from pyruntime.runtime.native import _triton
+
+
+# Name, datatype, shape and contents of an output, or the memory on a GPU that it lies in.
+NativeOutput: TypeAlias = "tuple[str, str, Sequence[int], _triton.Buffer | Slot]"
 
 
 class Inputs:
@@ -116,13 +124,17 @@ class NativeResponse(InferenceResponse):
         return [*self._updated]
 
 
-def response_of(
-    outputs: Sequence[tuple[str, str, Sequence[int], Any]], parameters: Mapping[str, Parameter] | None
-) -> NativeResponse:
+def response_of(outputs: Sequence[NativeOutput], parameters: Mapping[str, Parameter] | None) -> NativeResponse:
     """A response from a backend."""
-    response = NativeResponse._from_wire([native_tensor(*output) for output in outputs], as_json(parameters or {}))
+    response = NativeResponse._from_wire([_output_tensor(*output) for output in outputs], as_json(parameters or {}))
     response._updated = ()
     return response
+
+
+def _output_tensor(name: str, datatype: str, shape: Sequence[int], contents: _triton.Buffer | Slot) -> Tensor:
+    if isinstance(contents, Slot):
+        return leased_tensor(name, datatype, shape, contents)
+    return native_tensor(name, datatype, shape, contents)
 
 
 def address_of(buffer: Any) -> int:

@@ -15,7 +15,8 @@ TENSOR_FIELDS: Final[tuple[str, ...]]
 
 # Kinds of events: the first element of each tuple. The comment of each kind lists the other elements.
 # job, final: bool, failure: (code, message) | None, outputs: [(name, datatype, shape, Buffer)] | None, parameters: dict
-# | None. Without failure and outputs it is no response, and only marks the end.
+# | None. Without failure and outputs it is no response, and only marks the end. In place of a Buffer may be the owner
+# of memory of a GPU: see Call.answer.
 RESPONSE: Final[int]
 # job, reschedule: bool, statistics: (success, exec start, compute start, compute end, exec end; ns) | None.
 RELEASED: Final[int]
@@ -72,15 +73,20 @@ class Call:
     """A call from native code to the server: see runtime/instances/native/calls.py.
 
     `method` is "infer", "cancel", or the name of a function of the C interface without TRITONSERVER_. Native code waits
-    for all but "cancel". A call that Python drops without an answer fails.
+    for all but "cancel". A call that Python drops without an answer fails. "OutputBuffer", with the number of a GPU and
+    a size in bytes, is for an output that may be on a GPU: see Instance.execute.
     """
 
     @property
     def method(self) -> str: ...
     @property
     def arguments(self) -> tuple[Any, ...]: ...
-    def answer(self, result: bool | int | bytes | None, /) -> None:
-        """Return the result. For "infer" it is None: the request is accepted, and its inputs are copied."""
+    def answer(self, result: bool | int | bytes | tuple[int, object] | None, /) -> None:
+        """Return the result. For "infer" it is None: the request is accepted, and its inputs are copied.
+
+        For "OutputBuffer" it is the pointer to the memory and its owner, to which native code refers until the response
+        is an event, or is deleted; None for memory of the host.
+        """
 
     def fail(self, code: int, message: str, /) -> None:
         """Return an error. A refused request still belongs to its creator."""
@@ -243,7 +249,8 @@ class Instance:
     ) -> None:
         """Queue a batch for the backend. `wires` are from utils/request_codec.py, with parameters as a dict or "".
 
-        In place of the places of a wire, which are for stubs, may be an OutputRegion for the large outputs.
+        In place of the places of a wire, which are for stubs, may be an OutputRegion for the large outputs, or a tuple
+        of the names of the outputs that may be on a GPU.
 
         The contents of a tensor lie at `base` + its offset, and must stay there until its job is RELEASED.
         """

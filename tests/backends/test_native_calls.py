@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pyruntime.backends.native.calls import Calls
+from pyruntime.backends.native.gpu_outputs import NativeGpuOutputs
 from pyruntime.stub.pb_utils import InferenceResponse, TritonModelException
 from pyruntime.utils.errors import Code
 
@@ -62,7 +63,7 @@ def ask():
     def ask(*outcomes):
         answers = GivenAnswers(outcomes)
         host = SimpleNamespace(no_bls="", call=lambda request, decoupled: answers)
-        calls = Calls(lambda: host)
+        calls = Calls(lambda: host, NativeGpuOutputs())
         opened.append(calls)
         made = MadeCall()
         calls.call(made)

@@ -6,27 +6,32 @@ The driver is tests/native/cuda.c, in which nothing but its own functions can to
 tests/native/gpu_memory.cc.
 """
 
-import json
+import base64
 import re
 import shutil
+from contextlib import closing
 
 import numpy as np
 import pytest
+import tritonclient.http as http
 
 from pyruntime.utils.gpu.cuda import CudaGpu
 from pyruntime.utils.gpu.driver import GpuMissingError
 from pyruntime.utils.gpu.inventory import STAND_IN
+from tests.plugins.gpus import TWO_GPUS, StandInMachine
 
 from .harness.models import parameters
 
-MACHINE = {"gpus": [{"uuid": "GPU-a"}, {"uuid": "GPU-b"}]}
 CONFIG = """
 backend: "gpu_memory"
 input [
   { name: "COMMAND" data_type: TYPE_STRING dims: [ 1 ] },
   { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] optional: true }
 ]
-output [ { name: "RESULT" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [
+  { name: "RESULT" data_type: TYPE_STRING dims: [ 1 ] },
+  { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }
+]
 instance_group { kind: KIND_GPU gpus: [ 1 ] }
 """
 FP32_IN_OUT = """
@@ -72,11 +77,61 @@ class TritonPythonModel:
     def _answer(self, array):
         if not self._gives:
             return pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", array)])
-        command = pb_utils.Tensor("COMMAND", np.array([b"input IN cpu 0"], object))
+        command = pb_utils.Tensor("COMMAND", np.array([b"input IN cpu 0\\nvalues IN"], object))
         inputs = [command, pb_utils.Tensor.from_dlpack("IN", array)]
         call = pb_utils.InferenceRequest(model_name="isolated", requested_output_names=["RESULT"], inputs=inputs)
         response = call.exec()
         return pb_utils.InferenceResponse(response.output_tensors(), response.error())
+"""
+# Has the C++ model make an output, and says where it finds that.
+TAKE = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self._answer(request.inputs()[0]) for request in requests]
+
+    def _answer(self, command):
+        names = ["RESULT", "OUT"]
+        call = pb_utils.InferenceRequest(model_name="isolated", requested_output_names=names, inputs=[command])
+        response = call.exec()
+        if response.has_error():
+            return pb_utils.InferenceResponse(error=response.error())
+        (out,) = [each for each in response.output_tensors() if each.name() == "OUT"]
+        where = "main memory" if out.is_cpu() else f"GPU {out.__dlpack_device__()[1]}"
+        where = pb_utils.Tensor("WHERE", np.array([where], object))
+        return pb_utils.InferenceResponse([*response.output_tensors(), where])
+"""
+# Reads its input, and says where it has found that.
+READ = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self._answer(request.inputs()[0]) for request in requests]
+
+    def _answer(self, given):
+        where = "main memory" if given.is_cpu() else f"GPU {given.__dlpack_device__()[1]}"
+        where = pb_utils.Tensor("WHERE", np.array([where], object))
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", given.as_numpy() + 1), where])
+"""
+WHERE = 'output [ { name: "WHERE" data_type: TYPE_STRING dims: [ 1 ] } ]'
+CHAIN = """
+platform: "ensemble"
+input [ { name: "COMMAND" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [
+  { name: "RESULT" data_type: TYPE_STRING dims: [ 1 ] },
+  { name: "WHERE" data_type: TYPE_STRING dims: [ 1 ] },
+  { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }
+]
+ensemble_scheduling {
+  step {
+    model_name: "isolated" model_version: -1
+    input_map { key: "COMMAND" value: "COMMAND" }
+    output_map [ { key: "RESULT" value: "RESULT" }, { key: "OUT" value: "made" } ]
+  }
+  step {
+    model_name: "read" model_version: -1
+    input_map { key: "IN" value: "made" }
+    output_map [ { key: "WHERE" value: "WHERE" }, { key: "OUT" value: "OUT" } ]
+  }
+}
 """
 FP32_IN = FP32_IN_OUT.partition("output")[0]
 RESULT = 'output [ { name: "RESULT" data_type: TYPE_STRING dims: [ 1 ] } ]'
@@ -85,8 +140,15 @@ MODELS = {"in_server": 1, "isolated": 0}
 
 
 @pytest.fixture(scope="module")
-def server(serving, write_model, tmp_path_factory, compile_library, install_backends):
-    """A server on a machine with two GPUs."""
+def machine(tmp_path_factory):
+    """A machine with two GPUs, which all processes of these tests are on."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield StandInMachine(tmp_path_factory.mktemp("machine"), patch, *TWO_GPUS)
+
+
+@pytest.fixture(scope="module")
+def server(serving, write_model, tmp_path_factory, machine, compile_library, install_backends):
+    """A server on this machine."""
     repository = tmp_path_factory.mktemp("models")
     write_model(repository, "in_server", None, CONFIG)
     reads = parameters(EXECUTION_MODE="process", FORCE_CPU_ONLY_INPUT_TENSORS="no")
@@ -95,13 +157,15 @@ def server(serving, write_model, tmp_path_factory, compile_library, install_back
     write_model(repository, "make", ON_GPU, FP32_IN_OUT, on_gpu)
     write_model(repository, "give", ON_GPU, FP32_IN, RESULT + on_gpu)
     write_model(repository, "plus", PLUS, FP32_IN_OUT)
-    machine = tmp_path_factory.mktemp("machine")
-    (machine / "gpus.json").write_text(json.dumps(MACHINE))
-    shutil.copy(compile_library("cuda.c"), machine / "libcuda.so.1")
-    seen = (f"PYRUNTIME_GPU_STAND_IN={machine / 'gpus.json'}", f"LD_LIBRARY_PATH={machine}")
-    options = ["--pinned-memory-pool-byte-size=65536", "--cuda-memory-pool-byte-size=1:4096"]
+    write_model(repository, "take", TAKE, CONFIG.replace("gpu_memory", "python"), WHERE)
+    reads = parameters(FORCE_CPU_ONLY_INPUT_TENSORS="no")
+    write_model(repository, "read", READ, FP32_IN_OUT, WHERE + on_gpu + reads)
+    write_model(repository, "chain", None, CHAIN)
+    drivers = tmp_path_factory.mktemp("drivers")
+    shutil.copy(compile_library("cuda.c"), drivers / "libcuda.so.1")
+    options = ["--allow-client-shm=true", "--pinned-memory-pool-byte-size=65536", "--cuda-memory-pool-byte-size=1:4096"]
     options.append(f"--backend-directory={install_backends('gpu_memory')}")
-    with serving(repository, *options, wrapper=("env", "-u", "CUDA_VISIBLE_DEVICES", *seen)) as server:
+    with serving(repository, *options, wrapper=("env", f"LD_LIBRARY_PATH={drivers}")) as server:
         yield server
 
 
@@ -194,9 +258,10 @@ def test_calls_that_fail(server, model):
 
 def test_preferred_memory(server, model):
     """Requests of clients are in main memory, as in Triton, whichever memory a backend prefers."""
-    steps = ("input COMMAND gpu GPU", "input COMMAND pinned 0")
-    found = run(server, model, *steps)
+    steps = ("input COMMAND gpu GPU", "input COMMAND pinned 0", "output OUT gpu GPU 1")
+    *found, output = run(server, model, *steps)
     assert [line.partition(" bytes in ")[2] for line in found] == ["CPU 0", "CPU 0"]
+    assert output == "CPU 0"
     result = server.infer(model, {"COMMAND": np.array(["contexts"], object)}).get_response()
     assert result["parameters"] == {"output": "GPU 0 is CPU 0"}
 
@@ -204,7 +269,72 @@ def test_preferred_memory(server, model):
 def test_tensors_of_other_models(server):
     """An input from a model on the same GPU stays there, where the backend's process wants that."""
     values = {"IN": np.array([1, 2], np.float32)}
-    assert server.infer("give", values).as_numpy("RESULT").tolist() == [b"8 bytes in GPU 0\n"]
+    assert server.infer("give", values).as_numpy("RESULT").tolist() == [b"8 bytes in GPU 0\n2 3 \n"]
+
+
+def told(result):
+    """What a request has found: what the C++ model says of its output, where that was read, and its values."""
+    kind, where = (result.as_numpy(name).item().decode() for name in ("RESULT", "WHERE"))
+    return kind.strip(), where, result.as_numpy("OUT").tolist()
+
+
+def ask(server, model, *lines):
+    """The answer of a model to the steps of the C++ model."""
+    return server.infer(model, {"COMMAND": np.array(["\n".join(lines)], object)})
+
+
+def test_outputs_for_callers(server):
+    """An output is written on the GPU, where its reader is a caller there. Memory that is preferred counts."""
+    for _ in range(3):  # the memory is used again
+        assert told(ask(server, "take", "output OUT gpu 0 1 2 3")) == ("GPU 0", "GPU 0", [1, 2, 3])
+    assert told(ask(server, "take", "output OUT pinned 0 4")) == ("CPU 0", "main memory", [4])
+    assert told(ask(server, "take", "output OUT gpu 7 5")) == ("CPU 0", "main memory", [5])  # there is none
+
+
+def test_outputs_for_steps(server):
+    """The same in an ensemble."""
+    assert told(ask(server, "chain", "output OUT gpu 0 1 2")) == ("GPU 0", "GPU 0", [2, 3])
+    assert told(ask(server, "chain", "output OUT cpu 0 1 2")) == ("CPU 0", "main memory", [2, 3])
+
+
+def test_outputs_for_memory_of_clients(server, machine):
+    """The output is copied on the GPU, from where the backend has written it to the memory of the client."""
+    gpu = machine.gpu(1)
+    pointer = gpu.allocate(12)
+    command, output = http.InferInput("COMMAND", [1], "BYTES"), http.InferRequestedOutput("OUT")
+    command.set_data_from_numpy(np.array(["output OUT gpu 0 1 2 3"], object))
+    output.set_shared_memory("client", 12)
+    with closing(server.client()) as client:
+        client.register_cuda_shared_memory("client", base64.b64encode(gpu.export(pointer)), 1, 12)
+        result = client.infer("isolated", [command], outputs=[output, http.InferRequestedOutput("RESULT")])
+        client.unregister_cuda_shared_memory("client")
+    found = np.empty(3, np.float32)
+    gpu.read(pointer, found.view(np.uint8))
+    assert (result.as_numpy("RESULT").item(), found.tolist()) == (b"GPU 0\n", [1, 2, 3])
+
+
+def test_outputs_without_room(server, machine):
+    """An output is in main memory where a GPU has no memory left, and the next one need not be."""
+    large = "discard OUT 0 5000000"
+    with machine.failing(allocate="CUDA_ERROR_OUT_OF_MEMORY"):
+        assert told(ask(server, "take", "output OUT pinned 0 1", large)) == ("CPU 0\nCPU 0", "main memory", [1])
+    assert told(ask(server, "take", "output OUT gpu 0 1", large)) == ("GPU 0\nGPU 0", "GPU 0", [1])
+
+
+def test_outputs_that_are_not_sent(server, wait_until):
+    """Memory of a response that is deleted is free again, and what is not needed then goes back."""
+    ask(server, "take", "output OUT gpu 0 1")
+    before = leased(server)
+    assert told(ask(server, "take", *["discard OUT 0 5000000"] * 5, "output OUT gpu 0 1"))[0] == "\n".join(
+        ["GPU 0"] * 6
+    )
+    wait_until(lambda: leased(server) == before)
+
+
+def leased(server):
+    """The bytes of GPU 1 that models lease."""
+    page = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    return float(re.search('^pyruntime_gpu_pool_bytes{gpu_uuid="GPU-2",state="leased"} (.*)$', page, re.MULTILINE)[1])
 
 
 def test_outputs_of_other_models(server, model):

@@ -6,8 +6,11 @@
  *
  * Memory of a GPU is main memory that only the driver's own functions can touch: anything else that reads or writes it
  * ends the process. Calls need a current context, that of the GPU that the memory is on, or are refused.
+ *
+ * Memory that processes share is that of the stand-in, utils/gpu/stand_in.py, which is asked to copy there, in Python.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,6 +20,8 @@
 #include <unistd.h>
 
 enum { kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNotInitialized = 3, kInvalidDevice = 101, kNoContext = 201 };
+/* The first address of the stand-in's memory. */
+static const uint64_t kFirstShared = (uint64_t)1 << 52;
 enum { kDevicesMax = 2, kBlocksMax = 64, kDepthMax = 8, kFirstDevice = 40 };
 
 /* A block of device memory has two mappings of the same pages: `address`, which nobody may touch, and `contents`. */
@@ -147,7 +152,27 @@ static char* contents_of(uint64_t address, size_t size) {
   return found;
 }
 
+static int is_shared(uint64_t address) { return address >= kFirstShared; }
+
+/* Has the stand-in for the current GPU call a method. Its arguments are an address there, and a buffer of this process. */
+static int copy_shared(const char* method, uint64_t address, const void* buffer, size_t size) {
+  char code[512];
+  snprintf(code, sizeof(code),
+           "import ctypes, numpy; from pyruntime.stub.gpus import gpu_of; "
+           "gpu_of(%d).%s(%llu, numpy.ctypeslib.as_array((ctypes.c_uint8 * %zu).from_address(%llu)))",
+           current_device(), method, (unsigned long long)address, size, (unsigned long long)(uintptr_t)buffer);
+  int (*const ensure)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "PyGILState_Ensure");
+  void (*const release)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "PyGILState_Release");
+  int (*const run)(const char*, void*) = (int (*)(const char*, void*))dlsym(RTLD_DEFAULT, "PyRun_SimpleStringFlags");
+  if (depth == 0 || ensure == NULL || release == NULL || run == NULL) return kNoContext;
+  const int state = ensure();
+  const int status = run(code, NULL);
+  release(state);
+  return status == 0 ? kSuccess : kInvalidValue;
+}
+
 int cuMemcpyDtoH_v2(void* target, uint64_t address, size_t size) {
+  if (is_shared(address)) return copy_shared("read", address, target, size);
   const char* contents = contents_of(address, size);
   if (contents == NULL) return kInvalidValue;
   memcpy(target, contents, size);
@@ -155,6 +180,7 @@ int cuMemcpyDtoH_v2(void* target, uint64_t address, size_t size) {
 }
 
 int cuMemcpyHtoD_v2(uint64_t address, const void* source, size_t size) {
+  if (is_shared(address)) return copy_shared("write_by", address, source, size);
   char* contents = contents_of(address, size);
   if (contents == NULL) return kInvalidValue;
   memcpy(contents, source, size);

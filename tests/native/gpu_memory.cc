@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A backend that uses pinned memory and memory of GPUs. Each line of input COMMAND (BYTES [1]) is a step, with words
-// separated by blanks; output RESULT (BYTES [1]) has the results line by line. `steps` below are all steps. It takes the
-// driver that the process has loaded, as backends do that are linked against it.
+// separated by blanks; output RESULT (BYTES [1]) has the results line by line. `steps` below are all steps; some make
+// further outputs. It takes the driver that the process has loaded, as backends do that are linked against it.
 #include <dlfcn.h>
 
 #include <condition_variable>
@@ -77,6 +77,8 @@ struct Session {
   TRITONSERVER_Server* server = nullptr;
   TRITONBACKEND_MemoryManager* manager = nullptr;
   TRITONBACKEND_Request* request = nullptr;
+  // The response to it.
+  TRITONBACKEND_Response* answer = nullptr;
   std::vector<Block> blocks;
   // Where the outputs of the called model are to be.
   Block target;
@@ -179,6 +181,60 @@ std::string InputKind(Session* session, const std::string& name, TRITONSERVER_Me
   return std::to_string(size) + " bytes in " + Kind(type, id) + (handle == nullptr ? "" : " with a handle");
 }
 
+void Copy(const Block& target, const Block& source, size_t size) {
+  if (target.type == TRITONSERVER_MEMORY_GPU) {
+    const OnGpu on(static_cast<int>(target.id));
+    const auto address = reinterpret_cast<uint64_t>(target.memory);
+    if (Cuda("cuMemcpyHtoD_v2", address, static_cast<const void*>(source.memory), size) != 0) std::abort();
+  } else if (source.type == TRITONSERVER_MEMORY_GPU) {
+    const OnGpu on(static_cast<int>(source.id));
+    const auto address = reinterpret_cast<uint64_t>(source.memory);
+    if (Cuda("cuMemcpyDtoH_v2", target.memory, address, size) != 0) std::abort();
+  } else {
+    std::memcpy(target.memory, source.memory, size);
+  }
+}
+
+// The values of an input, wherever it lies.
+std::string InputValues(Session* session, const std::string& name) {
+  TRITONBACKEND_Input* input = nullptr;
+  const void* buffer = nullptr;
+  uint64_t size = 0;
+  Block block;
+  Must(TRITONBACKEND_RequestInput(session->request, name.c_str(), &input));
+  Must(TRITONBACKEND_InputBuffer(input, 0, &buffer, &size, &block.type, &block.id));
+  block.memory = const_cast<void*>(buffer);
+  std::vector<float> values(size / sizeof(float));
+  Copy(Block{values.data()}, block, size);
+  std::ostringstream text;
+  for (const float value : values) text << value << " ";
+  return text.str();
+}
+
+// Adds an output with these values to a response, in memory that is asked for as `wanted` says, and says what it is.
+std::string AddOutput(
+    TRITONBACKEND_Response* response, const std::string& name, Block wanted, std::vector<float> values) {
+  const auto shape = static_cast<int64_t>(values.size());
+  TRITONBACKEND_Output* output = nullptr;
+  Block block = wanted;
+  Must(TRITONBACKEND_ResponseOutput(response, &output, name.c_str(), TRITONSERVER_TYPE_FP32, &shape, 1));
+  Must(TRITONBACKEND_OutputBuffer(output, &block.memory, values.size() * sizeof(float), &block.type, &block.id));
+  Copy(block, Block{values.data()}, values.size() * sizeof(float));
+  TRITONSERVER_BufferAttributes* attributes = nullptr;
+  Block described;
+  size_t size = 0;
+  Must(TRITONBACKEND_OutputBufferAttributes(output, &attributes));
+  Must(TRITONSERVER_BufferAttributesMemoryType(attributes, &described.type));
+  Must(TRITONSERVER_BufferAttributesMemoryTypeId(attributes, &described.id));
+  Must(TRITONSERVER_BufferAttributesByteSize(attributes, &size));
+  const bool is_described =
+      described.type == block.type && described.id == block.id && size == values.size() * sizeof(float);
+  void* again = nullptr;
+  const std::string refused = Say(TRITONBACKEND_OutputBuffer(output, &again, size, &wanted.type, &wanted.id));
+  if (refused.find("Already exists") != 0) return "a second buffer: " + refused;
+  return Kind(block.type, block.id) + (is_described ? "" : ", which is not what its attributes say");
+}
+
 using Step = std::function<std::string(Session*, Words&)>;
 #define STEP [](Session * session [[maybe_unused]], Words & words [[maybe_unused]]) -> std::string
 
@@ -244,6 +300,27 @@ const std::map<std::string, Step> steps{
        const TRITONSERVER_MemoryType type = TypeOf(Next<std::string>(words));
        return InputKind(session, name, type, Next<int64_t>(words));
      }},
+    {"values", STEP {  // values NAME: those of an input
+       return InputValues(session, Next<std::string>(words));
+     }},
+    {"output", STEP {  // output NAME TYPE GPU VALUES: an output in memory that is preferred
+       const auto name = Next<std::string>(words);
+       Block wanted;
+       wanted.type = TypeOf(Next<std::string>(words));
+       wanted.id = Next<int64_t>(words);
+       std::vector<float> values;
+       for (float value = 0; words >> value;) values.push_back(value);
+       return AddOutput(session->answer, name, wanted, std::move(values));
+     }},
+    {"discard", STEP {  // discard NAME GPU COUNT: the same on a GPU, for a response that is deleted
+       const auto name = Next<std::string>(words);
+       Block wanted{nullptr, TRITONSERVER_MEMORY_GPU, Next<int64_t>(words)};
+       TRITONBACKEND_Response* response = nullptr;
+       Must(TRITONBACKEND_ResponseNew(&response, session->request));
+       std::string result = AddOutput(response, name, wanted, std::vector<float>(Next<size_t>(words)));
+       Must(TRITONBACKEND_ResponseDelete(response));
+       return result;
+     }},
     {"contexts", STEP { return std::to_string(Cuda("fakeDepth")); }},
     {"blocks", STEP { return std::to_string(Cuda("fakeBlocks")); }},
 };
@@ -258,7 +335,7 @@ TRITONSERVER_Error* Reply(TRITONBACKEND_Response* response, TRITONSERVER_MemoryT
   const auto length = static_cast<uint32_t>(text.size());
   const TRITONSERVER_MemoryType wanted = type;
   Must(TRITONBACKEND_OutputBuffer(output, &buffer, sizeof(length) + text.size(), &type, &id));
-  if (type == TRITONSERVER_MEMORY_GPU) return testing::Fail("an output of a client is on a GPU");
+  if (type == TRITONSERVER_MEMORY_GPU) return testing::Fail("a text is on a GPU");
   std::memcpy(buffer, &length, sizeof(length));
   std::memcpy(static_cast<char*>(buffer) + sizeof(length), text.data(), text.size());
   const std::string found = Kind(wanted, 0) + " is " + Kind(type, id);
@@ -276,6 +353,7 @@ TRITONSERVER_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(
   const auto answer = [&](TRITONBACKEND_Request* request, TRITONBACKEND_Response* response) {
     Session session;
     session.request = request;
+    session.answer = response;
     Must(TRITONBACKEND_BackendMemoryManager(backend, &session.manager));
     Must(TRITONBACKEND_ModelServer(testing::ModelOf(instance), &session.server));
     testing::Tensor command;

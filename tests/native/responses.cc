@@ -118,6 +118,38 @@ void Leave(const Requests& requests) {
   Release(request);
 }
 
+// Requests memory of GPU 3 for each output, and of the host for one; and for an output of a response that it deletes.
+void Gpu(const Requests& requests) {
+  Report report(requests.back());
+  TRITONBACKEND_Response* discarded = ResponseOf(requests.back());
+  const auto ask = [&report](TRITONBACKEND_Response* response, const char* name, TRITONSERVER_DataType datatype,
+                             TRITONSERVER_MemoryType type, const char* told) {
+    TRITONBACKEND_Output* output = AddOutput(response, name, datatype, {1});
+    TRITONSERVER_BufferAttributes* attributes = nullptr;
+    TRITONSERVER_MemoryType described = TRITONSERVER_MEMORY_CPU_PINNED;
+    void* buffer = nullptr;
+    int64_t id = 3;
+    int64_t described_id = -1;
+    Must(TRITONBACKEND_OutputBuffer(output, &buffer, 4, &type, &id));
+    std::memcpy(buffer, told, 4);
+    Must(TRITONBACKEND_OutputBufferAttributes(output, &attributes));
+    Must(TRITONSERVER_BufferAttributesMemoryType(attributes, &described));
+    Must(TRITONSERVER_BufferAttributesMemoryTypeId(attributes, &described_id));
+    if (described != type || described_id != id) Must(testing::Fail("not what the attributes say"));
+    void* again = nullptr;
+    report.Text(told, std::string(TRITONSERVER_MemoryTypeString(type)) + " " + std::to_string(id) + ", " +
+                          Told(TRITONBACKEND_OutputBuffer(output, &again, 4, &type, &id)));
+  };
+  ask(discarded, "OUT", TRITONSERVER_TYPE_INT32, TRITONSERVER_MEMORY_GPU, "gone");
+  Must(TRITONBACKEND_ResponseDelete(discarded));
+  ask(report.response(), "OUT", TRITONSERVER_TYPE_INT32, TRITONSERVER_MEMORY_GPU, "here");
+  ask(report.response(), "IN", TRITONSERVER_TYPE_INT32, TRITONSERVER_MEMORY_CPU, "host");
+  ask(report.response(), "TEXT", TRITONSERVER_TYPE_BYTES, TRITONSERVER_MEMORY_GPU, "text");
+  ask(report.response(), "SCALAR", TRITONSERVER_TYPE_INT32, TRITONSERVER_MEMORY_GPU, "else");
+  report.Send();
+  Release(requests.back());
+}
+
 // An error, with a response that has an output; the backend still owns the error afterwards.
 void Error(const Requests& requests) {
   Report report(requests.back());
@@ -203,6 +235,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
   static const testing::Functions functions = {
       {"answer", Answer},
       {"leave", Leave},
+      {"gpu", Gpu},
       {"error", Error},
       {"factory", Factory},
       {"threads", Threads},

@@ -61,7 +61,7 @@ bool AddInstanceType(PyObject* module);
 // Reads a path in the file system's encoding; false with a Python exception set.
 bool PathFromPython(PyObject* object, std::string* path);
 
-// Reads a list of names; false with a Python exception set.
+// Reads a sequence of names; false with a Python exception set.
 bool NamesFromPython(PyObject* sequence, std::vector<std::string>* names);
 
 // [(memory type, its id, bytes)]; null with a Python exception set.

@@ -5,6 +5,8 @@
 
 #pragma once
 
+#include <Python.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -41,6 +43,12 @@ class Buffer {
   void* data_ = nullptr;
   size_t size_ = 0;
   size_t capacity_ = 0;
+};
+
+// Memory of a GPU that Python has allocated. It is `owner`'s, which any thread may release; null for no memory.
+struct GpuBlock {
+  void* data = nullptr;
+  std::shared_ptr<PyObject> owner;
 };
 
 // Where a pool has its large blocks from. Any thread.

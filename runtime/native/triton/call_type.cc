@@ -47,8 +47,13 @@ bool ReadAnswer(PyObject* object, Answer* answer) {
     Py_ssize_t size = 0;
     if (PyBytes_AsStringAndSize(object, &data, &size) < 0) return false;
     *answer = std::string(data, static_cast<size_t>(size));
+  } else if (PyTuple_Check(object)) {
+    unsigned long long pointer = 0;
+    PyObject* owner = nullptr;
+    if (!PyArg_ParseTuple(object, "KO", &pointer, &owner)) return false;
+    *answer = GpuBlock{reinterpret_cast<void*>(static_cast<uintptr_t>(pointer)), {Py_NewRef(owner), ReleaseHold}};
   } else {
-    PyErr_SetString(PyExc_TypeError, "an answer is None, a boolean, an integer or bytes");
+    PyErr_SetString(PyExc_TypeError, "an answer is None, a boolean, an integer, bytes, or a pointer and its owner");
     return false;
   }
   return true;

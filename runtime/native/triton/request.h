@@ -10,6 +10,7 @@
 
 #include <Python.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <list>
@@ -74,6 +75,12 @@ class RequestState : public std::enable_shared_from_this<RequestState> {
   void ShareOutputs(std::shared_ptr<BufferPool> memory) { outputs_ = std::move(memory); }
   const std::shared_ptr<BufferPool>& outputs() const { return outputs_; }
 
+  // The names of the outputs that may be on a GPU. Set before the backend has the request.
+  void AllowOnGpu(std::vector<std::string> names) { on_gpu_ = std::move(names); }
+  bool MayBeOnGpu(const std::string& name) const {
+    return std::find(on_gpu_.begin(), on_gpu_.end(), name) != on_gpu_.end();
+  }
+
   // Reserves the answer to the client: true for the first caller only, which is a native thread or Python.
   bool Claim() { return !claimed_.exchange(true); }
 
@@ -107,6 +114,7 @@ class RequestState : public std::enable_shared_from_this<RequestState> {
   uint64_t serial_;
   const std::optional<Known> known_;
   std::shared_ptr<BufferPool> outputs_;
+  std::vector<std::string> on_gpu_;
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> finished_{false};
   std::atomic<bool> claimed_{false};
@@ -183,8 +191,8 @@ struct TRITONBACKEND_Request {
 namespace pyruntime {
 
 // Reads one request of a batch: `wire` is a list with the items of request_layout.h, with the parameters as a dict or
-// "", and with the _triton.OutputRegion for large outputs, if there is one, in place of the places. A tensor is at
-// `base` + its address. None for outputs stands for all outputs of the model. With the GIL held;
+// "", and in place of the places with the _triton.OutputRegion for large outputs, or a tuple of the names of outputs that
+// may be on a GPU. A tensor is at `base` + its address. None for outputs stands for all outputs of the model. With the GIL held;
 // null with a Python exception set if the list is malformed.
 std::unique_ptr<TRITONBACKEND_Request> ReadRequest(
     PyObject* job, PyObject* wire, uint64_t serial, uintptr_t base, const std::shared_ptr<TRITONBACKEND_Model>& model);

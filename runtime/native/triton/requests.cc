@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "backend.h"
+#include "backend_objects.h"
 #include "host.h"
 #include "lent_connection.h"
 #include "python.h"
@@ -74,14 +75,7 @@ bool ReadOutputs(PyObject* names, const TRITONBACKEND_Model& model, std::vector<
     *outputs = model.outputs;
     return true;
   }
-  const Py_ssize_t count = PySequence_Size(names);
-  if (count < 0) return false;
-  outputs->reserve(static_cast<size_t>(count));
-  for (Py_ssize_t index = 0; index < count; ++index) {
-    Ref name(PySequence_GetItem(names, index));
-    if (!name || !FromPython(name.get(), &outputs->emplace_back())) return false;
-  }
-  return true;
+  return NamesFromPython(names, outputs);
 }
 
 bool ReadParameters(PyObject* values, std::vector<TRITONSERVER_Parameter>* parameters) {
@@ -211,9 +205,13 @@ std::unique_ptr<TRITONBACKEND_Request> ReadRequest(
     auto request = std::make_unique<TRITONBACKEND_Request>();
     std::string id;
     if (!Read(wire, base, *model, &id, request.get())) return nullptr;
+    PyObject* const places = Item(wire, kPlaces);
+    std::vector<std::string> on_gpu;
+    if (PyTuple_Check(places) && !NamesFromPython(places, &on_gpu)) return nullptr;
     // Last, because a state that is destroyed without an answer reports its request as lost.
     request->state = std::make_shared<RequestState>(job, model, std::move(id), serial);
-    request->state->ShareOutputs(OutputPoolOf(Item(wire, kPlaces)));
+    request->state->ShareOutputs(OutputPoolOf(places));
+    request->state->AllowOnGpu(std::move(on_gpu));
     return request;
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();

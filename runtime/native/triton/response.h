@@ -24,8 +24,11 @@ struct TRITONBACKEND_Output {
   pyruntime::Shape shape;
   // The shared memory for a large buffer; null if there is none.
   std::shared_ptr<pyruntime::BufferPool> shared;
-  // Empty until OutputBuffer is called.
+  // Whether the memory may be on a GPU.
+  bool may_be_on_gpu = false;
+  // One of them is empty, and both are until OutputBuffer is called. `attributes` have the size.
   pyruntime::Buffer buffer;
+  pyruntime::GpuBlock on_gpu;
   TRITONSERVER_BufferAttributes attributes;
 };
 

@@ -9,6 +9,8 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "arguments.h"
 #include "client_socket.h"
@@ -16,6 +18,7 @@
 #include "host.h"
 #include "lent_connection.h"
 #include "response.h"
+#include "server.h"
 
 namespace pyruntime {
 namespace {
@@ -68,6 +71,15 @@ Buffer BufferFor(const TRITONBACKEND_Output& output, size_t size) {
     }
   }
   return Buffer(&Host::Get().buffers(), size);
+}
+
+// Memory of a GPU, if Python has any. Waits for that.
+GpuBlock BlockOnGpu(int64_t gpu, size_t size) {
+  const std::vector<Query::Argument> arguments{gpu, static_cast<int64_t>(size)};
+  Answer answer;
+  if (TRITONSERVER_Server::Get().Ask(std::make_shared<Query>("OutputBuffer", arguments), &answer)) return {};
+  auto* const block = std::get_if<GpuBlock>(&answer);
+  return block != nullptr ? std::move(*block) : GpuBlock{};
 }
 
 void Describe(
@@ -201,12 +213,14 @@ TRITONSERVER_Error* TRITONBACKEND_ResponseOutput(
     made.datatype = datatype;
     made.shape.assign(shape, shape + dims_count);
     made.shared = response->state->outputs();
+    // Python has no texts on a GPU.
+    made.may_be_on_gpu = datatype != TRITONSERVER_TYPE_BYTES && response->state->MayBeOnGpu(made.name);
     *output = &made;
     return nullptr;
   });
 }
 
-// Ignores the preferred memory type: the memory is always on the host, and the result says so.
+// Only a GPU is preferred with effect, for an output that may be there. In all other cases the memory is on the host.
 TRITONSERVER_Error* TRITONBACKEND_OutputBuffer(
     TRITONBACKEND_Output* output, void** buffer, const uint64_t buffer_byte_size, TRITONSERVER_MemoryType* memory_type,
     int64_t* memory_type_id) {
@@ -216,21 +230,31 @@ TRITONSERVER_Error* TRITONBACKEND_OutputBuffer(
   PYRUNTIME_REQUIRE(memory_type_id);
   PYRUNTIME_GUARD({
     *buffer = nullptr;
-    if (output->buffer.size() != 0) {
+    if (output->attributes.byte_size != 0) {
       return pyruntime::NewError(
           TRITONSERVER_ERROR_ALREADY_EXISTS, "allocated buffer for output '" + output->name + "' already exists");
     }
-    try {
-      output->buffer = pyruntime::BufferFor(*output, buffer_byte_size);
-    } catch (const std::bad_alloc&) {
-      return pyruntime::NewError(
-          TRITONSERVER_ERROR_UNAVAILABLE,
-          "no memory for the " + std::to_string(buffer_byte_size) + " bytes of output '" + output->name + "'");
+    TRITONSERVER_BufferAttributes* const attributes = &output->attributes;
+    if (output->may_be_on_gpu && *memory_type == TRITONSERVER_MEMORY_GPU && buffer_byte_size != 0) {
+      output->on_gpu = pyruntime::BlockOnGpu(*memory_type_id, buffer_byte_size);
     }
-    output->attributes.byte_size = buffer_byte_size;
-    *buffer = output->buffer.data();
-    *memory_type = TRITONSERVER_MEMORY_CPU;
-    *memory_type_id = 0;
+    if (output->on_gpu.owner) {
+      attributes->memory_type = TRITONSERVER_MEMORY_GPU;
+      attributes->memory_type_id = *memory_type_id;
+      *buffer = output->on_gpu.data;
+    } else {
+      try {
+        output->buffer = pyruntime::BufferFor(*output, buffer_byte_size);
+      } catch (const std::bad_alloc&) {
+        return pyruntime::NewError(
+            TRITONSERVER_ERROR_UNAVAILABLE,
+            "no memory for the " + std::to_string(buffer_byte_size) + " bytes of output '" + output->name + "'");
+      }
+      *buffer = output->buffer.data();
+    }
+    attributes->byte_size = buffer_byte_size;
+    *memory_type = attributes->memory_type;
+    *memory_type_id = attributes->memory_type_id;
     return nullptr;
   });
 }

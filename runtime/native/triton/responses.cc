@@ -14,10 +14,11 @@
 namespace pyruntime {
 namespace {
 
-// (name, datatype, shape, Buffer); the buffer is the tuple's from then on.
+// (name, datatype, shape, Buffer or the owner of memory of a GPU); the buffer is the tuple's from then on.
 PyObject* OutputTuple(TRITONBACKEND_Output* output) {
+  PyObject* const owner = output->on_gpu.owner.get();
   return Tuple({ToPython(output->name), PyUnicode_FromString(NameOf(output->datatype)), ToPython(output->shape),
-                ToPython(std::move(output->buffer))});
+                owner != nullptr ? Py_NewRef(owner) : ToPython(std::move(output->buffer))});
 }
 
 PyObject* OutputList(std::list<TRITONBACKEND_Output>* outputs) {
@@ -47,7 +48,7 @@ PyObject* ParameterDict(const std::vector<TRITONSERVER_Parameter>& parameters) {
 
 size_t BytesOf(const TRITONBACKEND_Response& response) {
   size_t bytes = 0;
-  for (const TRITONBACKEND_Output& output : response.outputs) bytes += output.buffer.size();
+  for (const TRITONBACKEND_Output& output : response.outputs) bytes += output.attributes.byte_size;
   for (const TRITONSERVER_Parameter& parameter : response.parameters) {
     if (const auto* text = std::get_if<std::string>(&parameter.value)) bytes += text->size();
   }

@@ -31,8 +31,8 @@
 
 namespace pyruntime {
 
-// An answer of Python: nothing, a fact, flags, or a text (JSON, or metrics).
-using Answer = std::variant<std::monostate, bool, int64_t, std::string>;
+// An answer of Python: nothing, a fact, flags, a text (JSON, or metrics), or memory of a GPU.
+using Answer = std::variant<std::monostate, bool, int64_t, std::string, GpuBlock>;
 
 // A call of native code to the server: shared by the thread that waits for the answer, if any, and by the Python object
 // that gives it.

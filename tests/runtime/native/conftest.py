@@ -194,6 +194,8 @@ class NativeInstance:
         self._serial = 1
         self._running = {}
         self.logged = []
+        # Answers a call.
+        self.answer = None
 
     def close(self):
         """Finalise everything."""
@@ -243,6 +245,8 @@ class NativeInstance:
                 del subject._running[serial]
             elif kind == self.triton.LOG:
                 self.logged.append(rest[-1])
+            elif kind == self.triton.CALL:
+                self.answer(subject)
 
 
 @pytest.fixture
@@ -263,7 +267,7 @@ def native(compile_library):
 def request_of():
     """`request_of(id, *inputs, ...)`: a request for NativeInstance; an input is (name, datatype, shape, contents).
 
-    With it goes what holds its memory. `region` is the OutputRegion for large outputs.
+    With it goes what holds its memory. `region` is the OutputRegion for large outputs, or the outputs for GPUs.
     """
 
     def request_of(id, *inputs, outputs=None, parameters="", correlation=0, flags=0, timeout=0, trace="", region=None):

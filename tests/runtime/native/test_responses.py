@@ -4,7 +4,7 @@
 
 import gc
 import weakref
-from ctypes import addressof
+from ctypes import addressof, c_char
 
 import pytest
 
@@ -24,6 +24,18 @@ SIZES = [
     4 << 20,
     (5 << 20) + 1,
 ]
+
+
+class Owner:
+    """Of memory on a GPU."""
+
+
+def owner_in(owners, call):
+    """An owner for the answer to a call for memory, to which `owners` get a weak reference."""
+    assert (call.method, call.arguments) == ("OutputBuffer", (3, 4))
+    owner = Owner()
+    owners.append(weakref.ref(owner))
+    return owner
 
 
 @pytest.fixture
@@ -93,6 +105,40 @@ class TestOutputs:
             "output NO": "Not found: Output name NO not found.",
         }
         assert [type(parameters[name]) for name in ("yes", "number", "float")] == [bool, int, float]
+
+    def test_may_be_on_a_gpu(self, backend, request_of):
+        """Where Python says so, and the backend prefers that; but no texts. The memory is Python's."""
+        memory, owners = (c_char * 4)(), []
+        backend.answer = lambda call: call.answer((addressof(memory), owner_in(owners, call)))
+        (job,) = backend.run(request_of("gpu", IN, region=("OUT", "IN", "TEXT")))
+        ((_, _, outputs, parameters),) = job.responses
+        there, again = "GPU 3", "Already exists: allocated buffer for output '{}' already exists"
+        assert parameters == {
+            "gone": f"{there}, {again.format('OUT')}",
+            "here": f"{there}, {again.format('OUT')}",
+            "host": f"CPU 0, {again.format('IN')}",
+            "text": f"CPU 0, {again.format('TEXT')}",
+            "else": f"CPU 0, {again.format('SCALAR')}",
+        }
+        (_, _, shape, owner), *others = outputs
+        assert (shape, owner, bytes(memory)) == ([1], owners[1](), b"here")
+        assert [bytes(buffer) for *_, buffer in others] == [b"host", b"text", b"else"]
+        assert owners[0]() is None  # of the response that was deleted
+        del owner, outputs, job
+        assert owners[1]() is None
+
+    @pytest.mark.parametrize(
+        "answer",
+        [lambda call: call.answer(None), lambda call: call.fail(1, "no"), lambda call: None],
+        ids=["none", "error", "dropped"],
+    )
+    def test_are_in_main_memory_without_an_answer(self, backend, request_of, answer):
+        """For whatever reason there is no memory on the GPU."""
+        backend.answer = answer
+        (job,) = backend.run(request_of("gpu", IN, region=("OUT",)))
+        ((_, _, outputs, parameters),) = job.responses
+        assert {told.partition(",")[0] for told in parameters.values()} == {"CPU 0"}
+        assert bytes(outputs[0][3]) == b"here"
 
     def test_give_way_to_an_error(self, backend, request_of):
         """A response that is sent with an error is that error, and the error stays the backend's."""

@@ -136,6 +136,23 @@ int cuMemAlloc_v2(uint64_t* address, size_t size) {
   return status;
 }
 
+int cuMemFree_v2(uint64_t address) {
+  int status = kInvalidValue;
+  pthread_mutex_lock(&mutex);
+  for (int i = 0; i < kBlocksMax; ++i) {
+    struct block* block = &blocks[i];
+    if (block->size == 0 || block->address != address || block->device != current_device()) continue;
+    munmap(block->contents, block->size);
+    munmap((void*)block->address, block->size);
+    block->size = 0;
+    status = kSuccess;
+  }
+  pthread_mutex_unlock(&mutex);
+  return status;
+}
+
+int cuCtxSynchronize(void) { return depth == 0 ? kNoContext : kSuccess; }
+
 int cuMemHostAlloc(void** memory, size_t size, unsigned int flags) {
   if (depth == 0) return kNoContext;
   if (flags != 1) return kInvalidValue;

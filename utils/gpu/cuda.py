@@ -17,6 +17,7 @@ from typing import Any, Iterator, Tuple
 import numpy as np
 
 from pyruntime.utils.gpu.driver import HANDLE_BYTES, GpuMissingError, GpuProperties, gpu_error
+from pyruntime.utils.gpu.native import NativeFunctions, of_driver
 
 _PACKAGE = "cuda.bindings.driver"
 _NAME_BYTES = 256
@@ -114,6 +115,9 @@ class CudaGpu:
         with self._current():
             attribute = self._cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
             return int(self._call("cuPointerGetAttribute", attribute, pointer))
+
+    def native(self) -> NativeFunctions:
+        return of_driver(int(self._context))
 
     # Copies.
 

@@ -12,9 +12,12 @@ for a GPU: another process must wait for an event that was recorded behind them 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, Tuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Tuple
 
 from pyruntime.utils.errors import PyruntimeError
+
+if TYPE_CHECKING:
+    from pyruntime.utils.gpu.native import NativeFunctions
 
 # The size of a CUipcMemHandle and of a CUipcEventHandle.
 HANDLE_BYTES = 64
@@ -128,6 +131,9 @@ class Gpu(Protocol):
 
     def device_of(self, pointer: int) -> int:
         """The number of the GPU that memory of this process lies on, also a framework's. Raises GpuHandleError."""
+
+    def native(self) -> NativeFunctions:
+        """`allocate`, `free` and `settle` for native code."""
 
     # Copies.
 

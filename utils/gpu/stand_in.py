@@ -33,6 +33,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from pyruntime.utils.gpu.driver import HANDLE_BYTES, GpuLostError, GpuProperties, gpu_error
 from pyruntime.utils.gpu.machine import Machine, parse_machine
+from pyruntime.utils.gpu.native import NativeFunctions, in_python
 from pyruntime.utils.gpu.visible import VISIBLE, visible
 
 _PAGE_BYTES = 4096
@@ -287,6 +288,9 @@ class StandInGpu:
         self._begin("device_of")
         self._range(pointer, 0, "device_of")
         return self._ordinal
+
+    def native(self) -> NativeFunctions:
+        return in_python(self)
 
     # Copies.
 

@@ -12,9 +12,24 @@ copies, and others wait for it before theirs.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterable, List, Optional, Protocol, Sequence, Set, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Deque,
+    Dict,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from pyruntime.stub.gpus import gpu_of, ordinal_of
 from pyruntime.stub.logs import LOGGER
@@ -95,6 +110,15 @@ class _Lease(ChunkArena):
         self.device = device
 
 
+class _Reserve(NamedTuple):
+    """Memory at `place` in which a framework of this process allocates: `size` bytes at `pointer`."""
+
+    place: OnGpu
+    gpu: int
+    pointer: int
+    size: int
+
+
 class Loan(Protocol):
     """Memory of this process that the host writes to, free when nothing refers to it: `pointer` maps its `offset`."""
 
@@ -127,6 +151,7 @@ class GpuMemory:
         # The event behind the copies of this process, by the number of the GPU in this process.
         self._events: Dict[int, int] = {}
         self._has_warned = False
+        self._reserves: List[_Reserve] = []
         # The owners of tensors that others read, by the address.
         self._held: Dict[int, List[object]] = {}
         # What destructors have taken back and nobody has freed yet.
@@ -180,7 +205,12 @@ class GpuMemory:
         return announced
 
     def unmap(self, number: int) -> None:
-        """Close a region to which no later message refers, or whose memory is gone; it may be a lease."""
+        """Close a region to which no later message refers, or whose memory is gone; it may be a lease.
+
+        A framework that allocates there cannot go on: it has tensors there, and would put others in their place.
+        """
+        if self._is_reserved(number):
+            _end_process()
         with self._lock:
             announced = self._announced.pop(number, None)
             self._leases.pop(number, None)
@@ -214,6 +244,25 @@ class GpuMemory:
             return None
         return OnGpu(address(lease.chunk.number, offset), lease.device), pointer + offset
 
+    def reserve(self, gpu: int, size: int) -> Optional[Tuple[int, int]]:
+        """Memory for a framework to allocate in, whose tensors there need no copy: its pointer and its size.
+
+        None if there is no room. It lasts until the process ends.
+        """
+        size = slot_bytes(size)
+        found = self.allocate(gpu, size)
+        if found is None:
+            return None
+        place, pointer = found
+        self._reserves.append(_Reserve(place, gpu, pointer, size))
+        if split(place.address)[0] not in self._leases:  # it was lost just now, which has not ended the process
+            self._reserves.pop()
+            return None
+        return pointer, size
+
+    def _is_reserved(self, number: int) -> bool:
+        return any(split(each.place.address)[0] == number for each in self._reserves)
+
     def written(self, gpu: int) -> None:
         """Have others read behind the copies of this process so far, where it has allocated. Raises GpuError."""
         gpu_of(gpu).record(self._events[gpu])
@@ -225,20 +274,23 @@ class GpuMemory:
         """
         if contents.slot is not None:
             return self._hold(contents.slot)
-        found = self.allocate(contents.gpu, contents.nbytes)
-        if found is None:
-            return None
-        place, pointer = found
+        gpu = contents.gpu
         try:
-            contents.copy_on_gpu(pointer)
-            self.written(contents.gpu)
-        except BaseException as exc:
-            self.free(place.address)
-            if isinstance(exc, GpuError):
-                raise TritonModelException(
-                    f"a tensor cannot be copied on GPU {contents.gpu}: {exc.explanation}"
-                ) from exc
-            raise
+            place = self._in_reserve(contents)
+            if place is not None:
+                return place
+            found = self.allocate(gpu, contents.nbytes)
+            if found is None:
+                return None
+            place, pointer = found
+            try:
+                contents.copy_on_gpu(pointer)
+                self.written(gpu)
+            except BaseException:
+                self.free(place.address)
+                raise
+        except GpuError as exc:
+            raise TritonModelException(f"a tensor cannot be copied on GPU {gpu}: {exc.explanation}") from exc
         return place
 
     def _hold(self, slot: Slot) -> OnGpu:
@@ -253,6 +305,24 @@ class GpuMemory:
         with self._lock:
             self._held.setdefault(at, []).append(slot)
         return slot.place
+
+    def _in_reserve(self, contents: GpuContents) -> Optional[OnGpu]:
+        """The place of contents in a reserve, None if they are in none. Raises GpuError and TritonModelException.
+
+        Their owner is kept until nobody reads them, so that the framework does not use their memory for others.
+        """
+        if not self._reserves or contents.place is not None:
+            return None
+        for reserve in self._reserves:
+            offset = contents.pointer - reserve.pointer
+            if 0 <= offset <= reserve.size - contents.nbytes:
+                contents.settle()  # any stream may write to them
+                self.written(reserve.gpu)
+                place = reserve.place._replace(address=reserve.place.address + offset)
+                with self._lock:
+                    self._held.setdefault(place.address, []).append(contents.owner)
+                return place
+        return None
 
     def place_all(self, tensors: Sequence[Any], passes_on: bool) -> Tuple[List[Optional[OnGpu]], List[int]]:
         """The places of tensors, None for those in main memory; and the addresses among them to be freed later.
@@ -292,7 +362,8 @@ class GpuMemory:
             if lease is None:
                 return  # it was lost with its broker
             lease.free(offset)
-            if lease.is_needed(sum(each.chunk.gpu == lease.chunk.gpu for each in self._leases.values())):
+            others = [each for each in self._leases.values() if each is not lease and each.chunk.gpu == lease.chunk.gpu]
+            if lease.is_needed(1 + sum(not self._is_reserved(each.chunk.number) for each in others)):
                 return
             del self._leases[number]
             chunk = self._chunks.pop(number)
@@ -381,6 +452,11 @@ class GpuMemory:
             self._has_warned = True
             reason = cause.explanation if isinstance(cause, GpuError) else cause
             LOGGER.warning("tensors on GPU %d go through main memory, because they have no room there: %s", gpu, reason)
+
+
+def _end_process() -> None:
+    LOGGER.error("the broker of the GPU was lost, with memory that torch allocates in: this process ends")
+    os._exit(1)
 
 
 def _opened(message: MapGpu) -> Chunk:

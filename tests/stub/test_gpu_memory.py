@@ -3,6 +3,7 @@
 """Memory on GPUs that a stub shares. Another process is the broker."""
 
 import threading
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -329,6 +330,25 @@ def test_a_writer_that_has_ended(broker, peers):
     assert bytes(tensor.as_numpy()) == b"456"
 
 
+class Owner:
+    """What keeps the memory of a tensor."""
+
+
+@pytest.fixture
+def reserve(broker, monkeypatch):
+    """`reserve(offset, contents)`: a tensor that a framework has computed in memory of ours. No copy is possible."""
+    pointer, size = broker.memory.reserve(0, CHUNK)
+    assert size == CHUNK
+
+    def compute(offset, contents):
+        gpu_of(0).enqueue(lambda: gpu_of(0).write_by(pointer + offset, contents))
+        imported = ImportedTensor(pointer + offset, (len(contents),), "UINT8", Owner(), 0)
+        return GpuContents("T", imported)
+
+    monkeypatch.setattr(gpu_of(0), "copy", lambda *_: fail("CUDA_ERROR_NOT_SUPPORTED"))
+    return compute
+
+
 def test_memory_without_a_copy(broker):
     """Others read what this process writes there, behind its event."""
     place, pointer = broker.memory.allocate(0, 5)
@@ -392,3 +412,83 @@ def test_no_room_without_a_copy(broker):
     broker.refuses = True
     assert broker.memory.allocate(0, 5) is None
     assert slot_on(broker.memory, 0, 5) is None
+    assert broker.memory.reserve(0, 5) is None
+
+
+def test_tensors_in_a_reserve(broker, reserve):
+    """They are complete for others, and nothing is copied."""
+    places = [broker.memory.place(reserve(offset, contents)) for offset, contents in ((0, b"hello"), (512, b"there"))]
+    assert [split(place.address) for place in places] == [(10, 0), (10, 512)]
+    assert [place.device for place in places] == [3, 3]
+    wait_for(broker, places[0].address)
+    assert [broker.contents(place.address, 5) for place in places] == [b"hello", b"there"]
+
+
+def test_tensors_in_a_reserve_are_held(broker, reserve):
+    """The framework must not use the memory for others as long as somebody reads it."""
+    contents = reserve(512, b"hello")
+    owner = weakref.ref(contents.owner)
+    places = [broker.memory.place(contents) for _ in range(2)]
+    assert places[0] == places[1]
+    del contents
+    assert owner() is not None
+    broker.memory.free(places[0].address)
+    assert owner() is not None
+    broker.memory.free(places[1].address)
+    assert owner() is None
+    assert broker.told == []
+
+
+@pytest.mark.parametrize("offset", [-1, CHUNK - 4, CHUNK])
+def test_tensors_that_are_not_all_in_a_reserve(broker, reserve, monkeypatch, offset):
+    """They are copied, as any other."""
+    contents = reserve(offset, b"hello")
+    copied = []
+    monkeypatch.setattr(gpu_of(0), "copy", lambda *arguments: copied.append(arguments))
+    monkeypatch.setattr(gpu_of(0), "settle", lambda: None)
+    place = broker.memory.place(contents)
+    assert (split(place.address)[0], len(copied)) == (11, 1)
+
+
+def test_tensors_of_others_beside_a_reserve(broker, written):
+    """They are copied: others than this process say how long they are there."""
+    broker.memory.reserve(0, CHUNK)
+    place = broker.memory.place(written._on_gpu)
+    wait_for(broker, place.address)
+    assert np.frombuffer(broker.contents(place.address, 12), np.int32).tolist() == [0, 1, 2]
+
+
+def test_a_gpu_that_fails_beside_a_reserve(broker, reserve, monkeypatch):
+    """The response fails, and nothing is held."""
+    contents = reserve(0, b"hello")
+    monkeypatch.setattr(gpu_of(0), "record", lambda _: fail("CUDA_ERROR_LAUNCH_FAILED"))
+    with pytest.raises(TritonModelException, match=r"a tensor cannot be copied on GPU 0: CUDA_ERROR_LAUNCH_FAILED"):
+        broker.memory.place(contents)
+    owner = weakref.ref(contents.owner)
+    del contents
+    assert owner() is None
+
+
+def test_chunks_beside_a_reserve(broker):
+    """The last one without tensors is kept, as without a reserve. That of a reserve is not given back."""
+    broker.memory.reserve(0, CHUNK)
+    for _ in range(2):
+        place = broker.memory.place(on_gpu(b"x" * CHUNK))
+        assert split(place.address)[0] == 11
+        broker.memory.free(place.address)
+    assert broker.told == []
+
+
+def test_a_reserve_that_is_lost(broker, reserve, monkeypatch):
+    """The process ends, before the memory is closed: the framework has tensors there."""
+
+    class Ended(Exception):
+        pass
+
+    def end():
+        raise Ended
+
+    monkeypatch.setattr(gpu_memory, "_end_process", end)
+    with pytest.raises(Ended):
+        broker.memory.unmap(10)
+    broker.memory.place(reserve(0, b"hello"))

@@ -29,6 +29,9 @@ NEEDED = {
     "pyruntime.stub.native._guard": (
         "the guard of memory that clients may shrink, which needs a C compiler (Debian and Ubuntu: apt-get install gcc)"
     ),
+    "pyruntime.stub.native._torch_allocator": (
+        "the allocator for torch, which needs a C compiler (Debian and Ubuntu: apt-get install gcc)"
+    ),
     "pyruntime.runtime.native._triton": (
         "the part for native backends (libtriton_<name>.so), which needs a compiler of C++17 and the headers of Python "
         "(Debian and Ubuntu: apt-get install g++ python3-dev)"
@@ -110,4 +113,10 @@ guard = Extension(
     extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra"],
     py_limited_api=True,
 )
-setup(ext_modules=[http2, triton, frames, guard], cmdclass={"build_ext": BuildExtension})
+torch_allocator = Extension(
+    "pyruntime.stub.native._torch_allocator",
+    sources=["stub/native/torch_allocator.c"],
+    extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra"],
+    py_limited_api=True,
+)
+setup(ext_modules=[http2, triton, frames, guard, torch_allocator], cmdclass={"build_ext": BuildExtension})

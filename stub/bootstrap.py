@@ -60,6 +60,7 @@ def _import_ours(root: str, msgpack: str) -> Callable[..., None]:
     """
     package = types.ModuleType("pyruntime")
     package.__path__ = [root]
+    package.torch_allocator = _torch_allocator  # type: ignore[attr-defined]
     sys.modules["pyruntime"] = package
     has_own = _has_msgpack()
     if not has_own:
@@ -69,6 +70,12 @@ def _import_ours(root: str, msgpack: str) -> Callable[..., None]:
     if not has_own:
         _forget("msgpack")
     return run
+
+
+def _torch_allocator(byte_size: int) -> object:
+    """`pyruntime.torch_allocator`: all that a model finds in this package."""
+    allocator = importlib.import_module("pyruntime.stub.torch_allocator").torch_allocator(byte_size)  # type: object
+    return allocator
 
 
 def _has_msgpack() -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional, Set, Tuple
 from pyruntime.stub.streams import Stream
 
 if TYPE_CHECKING:
+    from pyruntime.stub.gpu_memory import GpuMemory
     from pyruntime.stub.pb_utils.request import InferenceRequest
     from pyruntime.stub.pb_utils.response import InferenceResponse
 
@@ -110,6 +111,10 @@ class Host:
     def free_memory(self) -> int:
         """The free bytes for responses. Equal to an earlier value if all responses since then have been freed."""
         raise NotImplementedError
+
+    def gpu_memory(self) -> Optional[Tuple[int, GpuMemory]]:
+        """The number of the model's GPU in this process, and the memory on GPUs. None if the model is on no GPU."""
+        return None
 
 
 _host: Optional[Host] = None

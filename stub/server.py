@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tuple
 
 from pyruntime.stub import gpus
 from pyruntime.stub.calls import Calls
@@ -23,6 +23,10 @@ from pyruntime.utils.errors import Code, InferenceError, PyruntimeError
 from pyruntime.utils.flow_control import FlowControl
 from pyruntime.utils.messages import OK, REPORT_MEMORY, TENSORS, Ask, Measure, Reply, Respond, encode_error
 from pyruntime.utils.regions import Region
+
+if TYPE_CHECKING:
+    from pyruntime.stub.gpu_memory import GpuMemory
+    from pyruntime.stub.memory import Regions
 
 
 class Server(Host):
@@ -43,6 +47,8 @@ class Server(Host):
         self._flags = flags
         self._waiting_batch = waiting_batch
         self._on_final = on_final
+        # The number of the model's GPU in this process, None if it is on none; and the memory of the process.
+        self.on_gpu: Optional[Tuple[int, Regions]] = None
         self._flow = FlowControl()
         self._lock = threading.RLock()
         self._questions = 0
@@ -146,6 +152,13 @@ class Server(Host):
     def free_memory(self) -> int:
         """See Host."""
         return self._writer.free_bytes
+
+    def gpu_memory(self) -> Optional[Tuple[int, GpuMemory]]:
+        """See Host."""
+        if self.on_gpu is None:
+            return None
+        gpu, regions = self.on_gpu
+        return gpu, regions.gpu
 
     def measure(self, metric: int, operation: str, value: float) -> None:
         """See Host."""

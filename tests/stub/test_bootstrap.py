@@ -45,7 +45,12 @@ except ImportError:
 class TritonPythonModel:
     def initialize(self, args):
         tensor = pb_utils.Tensor("TEXT", np.array([b"a", b"b"], dtype=np.object_))
+        try:
+            pyruntime.torch_allocator(1 << 20)
+        except pb_utils.TritonModelException as exc:
+            allocator = str(exc)
         seen = {
+            "allocator": allocator,
             "version": "%d.%d" % sys.version_info[:2],
             "executable": sys.executable,
             "argv": sys.argv,
@@ -166,6 +171,7 @@ def check(seen, python, version):
     assert seen["argv"] == [""]
     assert seen["main"] == []
     assert seen["tensor"] == ["a", "b"]
+    assert seen["allocator"].startswith("this instance is on no GPU")
     assert seen["inheritable"] == []
     host = Path(msgpack.__file__).parents[1]
     assert {str(ROOT), str(ROOT / "stub"), str(host)} & set(seen["path"]) == set()

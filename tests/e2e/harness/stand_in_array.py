@@ -22,7 +22,7 @@ class Array:
         self.gpu = gpu_of(gpu)
         self.device = gpu
         self.shape, self.dtype = contents.shape, contents.dtype
-        self.pointer = self.gpu.allocate(max(contents.nbytes, 1))
+        self.pointer = self.allocate(max(contents.nbytes, 1))
         self._pending = contents.tobytes()
         self.gpu.enqueue(self.complete)
 
@@ -31,9 +31,15 @@ class Array:
         if pending:
             self.gpu.write_by(self.pointer, pending)
 
+    def allocate(self, size):
+        return self.gpu.allocate(size)
+
+    def free(self):
+        self.gpu.free(self.pointer)
+
     def __del__(self):
         self._pending = b""
-        self.gpu.free(self.pointer)
+        self.free()
 
     def __dlpack_device__(self):
         return (2, self.device)

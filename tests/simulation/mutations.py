@@ -31,8 +31,8 @@ from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.pending_bytes import PendingBytes
 from pyruntime.runtime.instances.inflight import InflightBatches
 from pyruntime.runtime.instances.stub.batches import StubBatches
-from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance import PythonInstance
+from pyruntime.runtime.instances.stub.returns import Returns
 from pyruntime.runtime.instances.stub.streams import Streams
 from pyruntime.runtime.instances.stub.supervisor import Supervisor
 from pyruntime.runtime.loaders.warmup import WarmUp
@@ -174,7 +174,7 @@ def leaked_slot(original):
     return lambda self: None
 
 
-@planted(StubConnection, "credit", "decoupled")
+@planted(Returns, "credit", "decoupled")
 def lost_credit(original):
     """A sender does not learn that its client has taken a response."""
     return lambda self, serial, size: None

@@ -26,6 +26,8 @@ from pyruntime.runtime.inference import pending_bytes as pending_bytes_module
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.instances.stub import connection as connection_module
 from pyruntime.runtime.instances.stub import instance as instance_module
+from pyruntime.runtime.instances.stub import link as stub_link_module
+from pyruntime.runtime.instances.stub import returns as returns_module
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.loaders import python as python_module
 from pyruntime.runtime.loaders import version_loader as version_loader_module
@@ -129,7 +131,7 @@ class WatchedBatches(StubBatches):
     def __init__(self, instance_spec, connection, *others):
         super().__init__(instance_spec, connection, *others)
         self._world = STAGE.world
-        self._world.stubs[self] = self._world.connected[connection]
+        self._world.stubs[self] = self._world.connected[connection.link]
 
     def execute(self, batch):
         self._world.ledger.posted(self._world.version_of(self), self, batch)
@@ -159,6 +161,7 @@ def stage():
             put(time, name, getattr(STAGE.clock, name))
         put(connection_module, "launch_stub", lambda *arguments: STAGE.world.launch(*arguments))
         put(connection_module, "socket", SimulatedSockets)
+        put(stub_link_module, "socket", SimulatedSockets)
         put(connection_module, "os", SimulatedPipes)
         put(connection_module, "create_region", lambda purpose: STAGE.world.memory.create_region(purpose))
         put(requests_module, "create_region", lambda purpose: STAGE.world.memory.create_region(purpose))
@@ -186,7 +189,7 @@ def stage():
         put(http_module, "JOINED_BYTES_MAX", 200)
         put(pending_bytes_module, "CONNECTION_SHARE", 1.0)
         put(flow_control, "RESPONSES_AHEAD_MAX", WINDOW)
-        put(connection_module, "CREDITS_WAITING_MAX", CREDITS_WAITING_MAX)
+        put(returns_module, "CREDITS_WAITING_MAX", CREDITS_WAITING_MAX)
         put(policy_queue, "PASSED_OVER_MAX", PASSED_OVER_MAX)
         # The product's log has a line for each stub that dies.
         put(logging.Logger, "exception", lambda logger, message, *arguments: STAGE.log(logger, message, *arguments))

@@ -70,7 +70,7 @@ class World:
         self.note = note
         self.models = {model.name: model for model in plan.models}
         self.ledger = Ledger(clock, note, plan.is_faultless)
-        # All stubs, by the connection of the host, and, with native executors, by the batches that they get.
+        # All stubs, by the link of the host, and, with native executors, by the batches that they get.
         self.connected = {}
         self.stubs = {}
         self.is_over = False
@@ -113,18 +113,18 @@ class World:
         if draw.random() < self.plan.launches_fail:
             raise OSError(11, "no more processes in this simulation")
         stub = SimulatedStub(self, handover.name, Behaviour(draw, self.plan.faults, self.plan.errors))
-        self._launched = stub, handover.sock.dup()
+        self._launched = stub, handover.sock.dup(), self.memory.open[handover.responses_fd]
         self.note("launched", handover.name)
         return stub.process
 
     def connect(self, protocol, sock):
         """The transport to the stub that was launched just before."""
-        stub, rest = self._launched
+        stub, rest, responses = self._launched
         transport = StubTransport(self.clock, self.loop, self._life(), stub, rest)
         transport.serve(protocol)
         sock.take = transport.take
         self.connected[protocol] = stub
-        self.loop.call_later(0, stub.connected, transport, protocol.responses)
+        self.loop.call_later(0, stub.connected, transport, responses)
         return transport
 
     def _life(self):

@@ -208,6 +208,8 @@ class Connection:
 
     def __init__(self, host):
         self.responses = host.responses
+        # One object has the methods of all parts.
+        self.regions = self.returns = self.link = self
         self._host = host
         self._waiting = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._send_all, daemon=True)

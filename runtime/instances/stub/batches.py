@@ -93,8 +93,10 @@ class StubBatches(InflightBatches[InflightBatch]):
         self._calls = calls
         has_states = spec.sequence_batching is not None and spec.sequence_batching.states
         reader = StateReader if has_states else ResponseReader
-        self._reader = reader(spec, instance_spec.version, connection.responses, connection.release, connection.leased)
-        self._streams = Streams(connection, instance_spec.statistics, spec.decoupled)
+        self._reader = reader(
+            spec, instance_spec.version, connection.responses, connection.returns.release, connection.regions.leased
+        )
+        self._streams = Streams(connection.returns, instance_spec.statistics, spec.decoupled)
         # Request memory that the model keeps, by the serial of the request.
         self._retained: dict[int, list[Slot]] = {}
         # Serials of the requests whose flags are set.
@@ -134,7 +136,7 @@ class StubBatches(InflightBatches[InflightBatch]):
         try:
             for job in batch:
                 for region in job.regions:
-                    connection.grant(region)
+                    connection.regions.grant(region)
             connection.infer(number, encode_requests(batch), len(self._inflight) < self._concurrency)
         except LocalError as exc:
             failure = InferenceError(f"the request cannot be sent to {self._name}: {exc}")
@@ -154,7 +156,7 @@ class StubBatches(InflightBatches[InflightBatch]):
 
     def warm_up(self, batch: Batch) -> None:
         """See InflightBatches."""
-        if self._connection.is_serving:
+        if self._connection.link.is_serving:
             super().warm_up(batch)
             return
         failure = InferenceError(f"Stub process '{self._name}' is not healthy.")

@@ -113,7 +113,8 @@ class Calls:
     def __init__(self, plan: StubInstanceSpec, connection: StubConnection, tasks: asyncio.TaskGroup) -> None:
         """`tasks` run what calls wait for."""
         self._plan = plan
-        self._connection = connection
+        self._link = connection.link
+        self._regions = connection.regions
         self._tasks = tasks
         self._open: dict[int, _OpenCall] = {}
         self._holds: dict[int, HeldResponse] = {}
@@ -137,7 +138,7 @@ class Calls:
         number = message.call
         if number in self._open:
             raise PeerError(f"call {number} is made twice")
-        request = read_call(message, self._connection.region)
+        request = read_call(message, self._regions.find)
         slots: list[Slot] = []
         if request.regions:
             self._left.begin_reading(request.regions)
@@ -147,7 +148,7 @@ class Calls:
         self._open[number] = call
         if is_one_too_many:
             self._refuse(call, message, call_failure(message.model, too_many_calls()))
-        elif self._connection.is_serving:
+        elif self._link.is_serving:
             try:
                 callee = self._plan.server.find(message.model, message.version)
             except InferenceError:
@@ -262,7 +263,7 @@ class Calls:
 
     def _respond(self, number: int, outcome: InferResponse | InferenceError | None, final: bool) -> None:
         call = self._open.get(number)
-        if self._over or call is None or not self._connection.is_listening:
+        if self._over or call is None or not self._link.is_listening:
             if isinstance(outcome, InferResponse):
                 outcome.release()
             if final:
@@ -298,12 +299,12 @@ class Calls:
         else:
             call.takes.append(take)
         try:
-            self._connection.send(*told, Answer(number, response, final))
+            self._link.send(*told, Answer(number, response, final))
         except LocalError as exc:  # more text than a frame holds
             if response is not None and response[SLOT] in self._holds:
                 self._holds.pop(response[SLOT]).release()
             failure = InferenceError(f"a response of the model that was called cannot be sent: {exc}")
-            self._connection.send(*told, Answer(number, error_wire(failure), final))
+            self._link.send(*told, Answer(number, error_wire(failure), final))
 
     def _hold(
         self, response: InferResponse, callee: Callee, on_gpus: bool
@@ -319,7 +320,7 @@ class Calls:
             return error_wire(InferenceError(exc.message)), response.release
         try:
             for region in held.regions:
-                self._connection.grant(region)
+                self._regions.grant(region)
         except LocalError as exc:
             held.release()
             return error_wire(InferenceError(str(exc))), _nothing
@@ -334,6 +335,6 @@ class Calls:
         if self._over:
             return
         self._unread.append(number)
-        if number not in self._open and self._connection.is_listening:  # otherwise the answer brings it
+        if number not in self._open and self._link.is_listening:  # otherwise the answer brings it
             unread, self._unread = self._unread, []
-            self._connection.send(Unread(unread))
+            self._link.send(Unread(unread))

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from pyruntime.runtime.instances.model_server import ModelServer
-from pyruntime.runtime.instances.stub.connection import StubConnection
-from pyruntime.runtime.regions import GpuRegion
+from pyruntime.runtime.instances.stub.regions import StubRegions
+from pyruntime.runtime.regions import GpuRegion, SharedRegion
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import Code, InferenceError, PeerError
 from pyruntime.utils.gpu.driver import HANDLE_BYTES, GpuError, GpuMemoryError
@@ -25,13 +25,15 @@ class StubGpuMemory:
     def __init__(
         self,
         server: ModelServer,
-        connection: StubConnection,
+        regions: StubRegions,
+        responses: SharedRegion,
         tasks: asyncio.TaskGroup,
         reply: Callable[[int, int, object], None],
     ) -> None:
-        """`reply` is called with the fields of a Reply."""
+        """`regions` are the stub's, and so are the `responses`. `reply` is called with the fields of a Reply."""
         self._server = server
-        self._connection = connection
+        self._regions = regions
+        self._responses = responses
         self._tasks = tasks
         self._reply = reply
         self._pending = 0
@@ -52,7 +54,7 @@ class StubGpuMemory:
 
     async def _lease_soon(self, question: int, uuid: str, size: int, event: bytes) -> None:
         try:
-            if self._connection.leases + self._pending >= LEASES_MAX:
+            if self._regions.leases + self._pending >= LEASES_MAX:
                 raise GpuMemoryError("too many leases", "lease", f"the model leases {LEASES_MAX} chunks already")
             self._pending += 1
             try:
@@ -62,14 +64,14 @@ class StubGpuMemory:
         except GpuError as exc:
             self._reply(question, int(Code.UNAVAILABLE), exc.explanation)
             return
-        self._connection.lease(region)
+        self._regions.lease(region)
         self._reply(question, OK, [region.number, region.gpu.ordinal, region.handle, region.limit])
 
     def _fetch(self, message: Ask) -> None:
         match message.arguments:
             case [int() as at, int() as size, int() as offset]:
                 number, begin = split(at)
-                region, responses = self._connection.region(number), self._connection.responses
+                region, responses = self._regions.find(number), self._responses
                 if not isinstance(region, GpuRegion) or min(begin, size) < 0 or begin + size > region.limit:
                     raise PeerError(f"{size} bytes are asked for that are not in memory on a GPU")
                 if not 0 <= offset <= responses.limit - size:
@@ -82,7 +84,7 @@ class StubGpuMemory:
 
     async def _fetch_soon(self, question: int, region: GpuRegion, at: int, size: int, offset: int) -> None:
         try:
-            await region.lessor.fetch(region, at, size, self._connection.responses, offset)
+            await region.lessor.fetch(region, at, size, self._responses, offset)
         except InferenceError as exc:
             self._reply(question, int(exc.code), exc.message)
         else:
@@ -91,10 +93,10 @@ class StubGpuMemory:
             region.close()
 
     def _give_back(self, message: Ask) -> None:
-        self._connection.give_back(_number(message.arguments))
+        self._regions.give_back(_number(message.arguments))
 
     def _closed(self, message: Ask) -> None:
-        self._connection.closed(_number(message.arguments))
+        self._regions.closed(_number(message.arguments))
 
 
 def _number(arguments: Sequence[object]) -> object:

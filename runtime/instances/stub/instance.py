@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -24,9 +24,10 @@ from pyruntime.runtime.execution.executor import (
 )
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.calls import Calls
-from pyruntime.runtime.instances.stub.connection import Handlers, StubConnection
+from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.gpu_memory import StubGpuMemory
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
+from pyruntime.runtime.instances.stub.link import Handlers, StubLink
 from pyruntime.runtime.instances.stub.readiness import Readiness
 from pyruntime.runtime.instances.stub.supervisor import (
     CancelRestart,
@@ -54,7 +55,6 @@ from pyruntime.utils.messages import (
     Failed,
     IsReady,
     Measure,
-    Message,
     ReleaseHold,
     Reply,
     Requeue,
@@ -191,7 +191,7 @@ class PythonInstance:
         environment = instance_spec.environment
         debugged = isinstance(environment, Environment) and environment.at_terminal
         readiness = Readiness(connection, None if debugged else IS_READY_TIMEOUT_S)
-        connection.attach(self._handlers(connection, batches, calls, readiness), self._lost)
+        connection.link.attach(self._handlers(connection, batches, calls, readiness), self._lost)
         self._connection, self._batches, self._readiness = connection, batches, readiness
         self.inflight = batches
         self._hung_up = False
@@ -201,13 +201,13 @@ class PythonInstance:
         self, connection: StubConnection, batches: StubBatches, calls: Calls, readiness: Readiness
     ) -> Handlers:
         """The handlers of the messages from a serving stub."""
-        server = self._spec.server
-        gpu_memory = StubGpuMemory(server, connection, self._tasks, partial(_reply, connection))
+        server, link = self._spec.server, connection.link
+        gpu_memory = StubGpuMemory(server, connection.regions, connection.responses, self._tasks, partial(_reply, link))
 
         def call(message: Call) -> None:
             if message.waiting:
                 batches.expect_calls()
-                handlers[Call] = calls.call  # the batches expect calls from now on
+                link.handlers[Call] = calls.call  # the batches expect calls from now on
             calls.call(message)
 
         def report_memory(message: Ask) -> None:
@@ -221,11 +221,11 @@ class PythonInstance:
             if handler is not None:
                 handler(message)
                 return
-            loading = "" if connection.is_serving else self._spec.spec.name
-            reply = partial(_reply, connection, message.question)
+            loading = "" if link.is_serving else self._spec.spec.name
+            reply = partial(_reply, link, message.question)
             server.ask(connection, loading, message.method, message.arguments, reply)
 
-        handlers: dict[type[Message], Callable[[Any], None]] = {
+        return {
             Result: batches.answered,
             Failed: batches.answered,
             Respond: batches.responded,
@@ -239,7 +239,6 @@ class PythonInstance:
             Ask: ask,
             Measure: lambda measure: server.measure(connection, *measure),
         }
-        return handlers
 
     def _lost(self) -> None:
         """The stub closed its socket: it is dead, or will be in a moment. `_watch` then learns how it died."""
@@ -335,10 +334,10 @@ def _read_usage(reported: Sequence[Any]) -> list[MemoryUsage]:
     return usages
 
 
-def _reply(connection: StubConnection, question: int, code: int, value: object) -> None:
+def _reply(link: StubLink, question: int, code: int, value: object) -> None:
     """Answer a question of a model, if its stub still listens."""
-    if question and connection.is_listening:
+    if question and link.is_listening:
         try:
-            connection.send(Reply(question, code, value))
+            link.send(Reply(question, code, value))
         except LocalError as exc:  # the answer quotes the question, which may fill a frame by itself
-            connection.send(Reply(question, int(Code.INTERNAL), f"the answer cannot be sent: {exc}"))
+            link.send(Reply(question, int(Code.INTERNAL), f"the answer cannot be sent: {exc}"))

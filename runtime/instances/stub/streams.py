@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from pyruntime.runtime.execution.job import Job
-from pyruntime.runtime.instances.stub.connection import StubConnection
+from pyruntime.runtime.instances.stub.returns import Returns
 from pyruntime.runtime.observe.statistics import ModelStatistics, reason_of
 from pyruntime.runtime.requests.types import InferResponse, keep_open
 from pyruntime.utils.errors import Code, InferenceError, PeerError
@@ -24,11 +24,11 @@ Outcome = InferResponse | InferenceError
 class TakenOnce:
     """The `take` and `release` of one of several responses: the first call credits the sender."""
 
-    __slots__ = ("_connection", "_serial", "_size", "_slot", "_streams", "_taken")
+    __slots__ = ("_returns", "_serial", "_size", "_slot", "_streams", "_taken")
 
-    def __init__(self, streams: Streams, connection: StubConnection, serial: int, slot: int, size: int) -> None:
+    def __init__(self, streams: Streams, returns: Returns, serial: int, slot: int, size: int) -> None:
         self._streams = streams
-        self._connection = connection
+        self._returns = returns
         self._serial = serial
         self._slot = slot
         self._size = size
@@ -43,7 +43,7 @@ class TakenOnce:
     def release(self) -> None:
         """See InferResponse."""
         if self._slot >= 0:
-            self._connection.release(self._slot, self._size)
+            self._returns.release(self._slot, self._size)
         self.take()
 
 
@@ -64,8 +64,8 @@ class _Stream:
 class Streams:
     """See the module. `by_serial` are the open streams, for the caller to read."""
 
-    def __init__(self, connection: StubConnection, statistics: ModelStatistics, decoupled: bool) -> None:
-        self._connection = connection
+    def __init__(self, returns: Returns, statistics: ModelStatistics, decoupled: bool) -> None:
+        self._returns = returns
         self._statistics = statistics
         self._decoupled = decoupled
         self.by_serial: dict[int, _Stream] = {}
@@ -95,12 +95,12 @@ class Streams:
 
     def once(self, serial: int, slot: int, size: int) -> TakenOnce:
         """The `take` and `release` of a response that others follow; `slot` may be NO_SLOT."""
-        return TakenOnce(self, self._connection, serial, slot, size)
+        return TakenOnce(self, self._returns, serial, slot, size)
 
     def taken(self, serial: int, size: int) -> None:
         """The client has taken a response. The stub gets credit for it, unless the stream has ended."""
         if serial in self.by_serial:
-            self._connection.credit(serial, size)
+            self._returns.credit(serial, size)
 
     def respond(self, serial: int, outcome: Outcome | None, size: int, final: bool) -> None:
         """Handle a response of `size` bytes, or None for an end without one. Raises PeerError if it is not legal."""
@@ -126,7 +126,7 @@ class Streams:
     def leave(self, serial: int) -> None:
         """The job of an open stream is executed again, under another serial."""
         del self.by_serial[serial]
-        self._connection.forget_credit(serial)
+        self._returns.forget_credit(serial)
 
     def end(self, serial: int, failure: Outcome) -> None:
         """End an open stream with a failure, or a response, that its sender did not send."""
@@ -146,7 +146,7 @@ class Streams:
     def _end(self, stream: _Stream, serial: int, outcome: Outcome | None) -> None:
         """End an open stream with its last response, or None for none."""
         del self.by_serial[serial]
-        self._connection.forget_credit(serial)
+        self._returns.forget_credit(serial)
         if stream.kept is not None and stream.kept is not outcome and isinstance(stream.kept, InferResponse):
             stream.kept.release()
         job = stream.job

@@ -127,6 +127,8 @@ class Connection:
 
     def __init__(self):
         self.responses = create_region("responses of a test")
+        # One object has the methods of all parts.
+        self.regions = self.returns = self.link = self
         self.batches = []
         self.at_once = []
         self.granted = []

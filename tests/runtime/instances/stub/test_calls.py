@@ -8,7 +8,6 @@ inputs; at the end between two stubs, with everything that lies between them.
 
 import asyncio
 import contextlib
-import socket
 
 import pytest
 from hypothesis import given
@@ -20,7 +19,6 @@ from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.instances.stub import calls as calls_module
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.calls import Calls
-from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -28,13 +26,12 @@ from pyruntime.runtime.observe.statistics import ModelStatistics
 from pyruntime.runtime.regions import create_region
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.addresses import address
-from pyruntime.utils.channel import FRAME_BYTES_MAX, State, StubChannel
+from pyruntime.utils.channel import FRAME_BYTES_MAX, State
 from pyruntime.utils.errors import Code, InferenceError, PeerError
 from pyruntime.utils.messages import (
     INLINE_BYTES_MAX,
     NO_SLOT,
     OK,
-    PROTOCOL_VERSION,
     SENDER,
     Answer,
     Call,
@@ -42,11 +39,8 @@ from pyruntime.utils.messages import (
     Consumed,
     Credit,
     Failed,
-    Hello,
-    Load,
     LoadFailed,
     Log,
-    Ready,
     Release,
     ReleaseHold,
     Requeue,
@@ -59,6 +53,7 @@ from pyruntime.utils.messages import (
 )
 
 from ...model_specs import spec_from
+from .far_end import Stub
 
 CONFIG = (
     "max_batch_size: 8 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
@@ -94,61 +89,6 @@ SIZE = INLINE_BYTES_MAX + 4
 
 def is_open(region):
     return region.fileno() >= 0
-
-
-class Stub:
-    """The far end of a connection without a process: messages arrive at once in both directions."""
-
-    def __init__(self, name, requests, state=State.SERVING):
-        self.connection = asyncio.run(self._connect(name, requests))
-        self._ours, self.connection._grants = socket.socketpair()
-        self._ours.setblocking(False)
-        self.connection._grants.setblocking(False)
-        self._channel = StubChannel()
-        self.heard = []
-        self.connection.connection_made(self)
-        self.say(Hello(PROTOCOL_VERSION, 1, "3"))
-        self.connection.send(Load({}, {}, 1, requests.number))
-        if state is State.SERVING:
-            self.say(Ready(False, False))
-        self.heard.clear()
-
-    @staticmethod
-    async def _connect(name, requests):
-        return StubConnection(name, requests)
-
-    def write(self, data):
-        """Stands for the transport's method."""
-        self.heard += self._channel.receive_data(data)
-
-    def abort(self):
-        """See asyncio.Transport."""
-
-    def say(self, *messages):
-        self.connection.data_received(b"".join(map(self._channel.send, messages)))
-
-    def hear(self):
-        """Everything that the host has said since the last time."""
-        heard, self.heard = self.heard, []
-        return heard
-
-    def granted(self):
-        """The numbers of regions that were granted since the last time."""
-        numbers = []
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                data, fds, _, _ = socket.recv_fds(self._ours, 8, 1)
-                socket.close(fds[0])
-                numbers.append(int.from_bytes(data, "little"))
-        return numbers
-
-    def exit(self):
-        """The process is gone: what wait_exited does."""
-        self.connection._close()
-
-    def close(self):
-        self.connection._close()
-        self._ours.close()
 
 
 class Instance:
@@ -542,7 +482,7 @@ class TestResponses:
 
     def test_cannot_be_granted(self, bench):
         """If the caller cannot be given the memory its call fails, and the response is given back."""
-        bench.connection._grants.close()
+        bench.connection.link._grants.close()
         bench.call().respond(bench.response(), True)
         (message,) = bench.stub.hear()
         assert "cannot be given a region of shared memory" in message.response[1]
@@ -665,8 +605,8 @@ class TestTheCallerDies:
             bench.connection.stop()
             bench.stub.say(Stopped())
         else:
-            bench.connection.data_received(b"\xc1")
-        assert bench.connection.state is State.CLOSED
+            bench.connection.link.data_received(b"\xc1")
+        assert bench.connection.link.state is State.CLOSED
         job.respond(bench.response(64), False)
         job.respond(bench.response(128), True)
         job.free()
@@ -753,7 +693,7 @@ class TestHostile:
         there = tensor(address(bench.outputs.number, 0))
         with pytest.raises(PeerError, match=f"there is no region {bench.outputs.number}"):
             bench.call(there)
-        bench.connection.grant(bench.outputs)
+        bench.connection.regions.grant(bench.outputs)
         bench.call(there, number=2)
         bench.callee.jobs[0].free()
         bench.outputs.close()
@@ -899,7 +839,7 @@ class Life:
             Requeue: self.batches.put_back,
             Retired: self.batches.retired,
         }
-        self.stub.connection.attach(handlers, lambda: None)
+        self.stub.connection.link.attach(handlers, lambda: None)
         self.batches.open()
 
     @property
@@ -927,7 +867,7 @@ class Pair:
             Call: self.calls.call, CancelCall: self.calls.cancel, Consumed: self.calls.took,
             ReleaseHold: self.calls.drop,
         }  # fmt: skip
-        self.caller.connection.attach(handlers, lambda: None)
+        self.caller.connection.link.attach(handlers, lambda: None)
         self.spec = spec_of("other", text)
         self.memory = RequestMemory("other", 1 << 20, 1 << 20)
         self.model = ModelVersion(self.spec, 1, self.memory, lambda model, reason: None)
@@ -1177,7 +1117,7 @@ class TestWhateverHappens:
         if kind == "call" and alive:
             self.made += 1
             # Its inputs lie in its own region, or in one that it was granted.
-            others = list(caller.connection._granted)
+            others = list(caller.connection.regions._granted)
             pair.call(self.made, address(others[0], 64) if what[0] and others else 64, pair.spec.decoupled)
         elif kind == "cancel" and alive:
             caller.say(CancelCall(what[0]))
@@ -1234,8 +1174,8 @@ class TestWhateverHappens:
         for step in steps:
             self.play(pair, step)
             heard += pair.caller.hear()
-            assert pair.callee.connection.state is not State.CLOSED
-            assert pair.caller.connection.state is State.SERVING
+            assert pair.callee.connection.link.state is not State.CLOSED
+            assert pair.caller.connection.link.state is State.SERVING
         caller_lived = not pair.calls._over
         if caller_lived:  # all that is left ends
             pair.model.serve([])

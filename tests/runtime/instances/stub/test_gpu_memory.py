@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyruntime.runtime.instances.stub.connection import LOST_MAX, StubConnection
+from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.gpu_memory import LEASES_MAX, StubGpuMemory
+from pyruntime.runtime.instances.stub.regions import LOST_MAX
 from pyruntime.runtime.regions import GpuRegion, create_region
 from pyruntime.utils.errors import Code, PeerError
 from pyruntime.utils.gpu.driver import HANDLE_BYTES, GpuMemoryError, GpuProperties
@@ -45,7 +46,8 @@ class Stub:
         self.connection = StubConnection("m_0", requests)
         self._replies = asyncio.Queue()
         server = SimpleNamespace(gpus=self.gpus)
-        self._memory = StubGpuMemory(server, self.connection, tasks, lambda *reply: self._replies.put_nowait(reply))
+        regions, responses = self.connection.regions, self.connection.responses
+        self._memory = StubGpuMemory(server, regions, responses, tasks, lambda *reply: self._replies.put_nowait(reply))
 
     def tell(self, method, number):
         """A message without an answer."""
@@ -130,8 +132,8 @@ def test_late_answer_in_lost_memory():
         (region,) = stub.gpus.regions
         region.lose("the broker was lost")
         stub.tell(CLOSED_GPU, region.number)
-        assert stub.connection.leased(region.number) is region
-        assert stub.connection.region(region.number) is region
+        assert stub.connection.regions.leased(region.number) is region
+        assert stub.connection.regions.find(region.number) is region
 
     run(check)
 
@@ -144,9 +146,9 @@ def test_memory_that_was_lost_long_ago():
             await stub.lease()
             stub.gpus.regions[-1].lose("the broker was lost")
             stub.tell(CLOSED_GPU, stub.gpus.regions[-1].number)
-        assert stub.connection.leased(stub.gpus.regions[1].number)
+        assert stub.connection.regions.leased(stub.gpus.regions[1].number)
         with pytest.raises(PeerError, match="that the stub leases"):
-            stub.connection.leased(stub.gpus.regions[0].number)
+            stub.connection.regions.leased(stub.gpus.regions[0].number)
         with pytest.raises(PeerError, match="was not leased"):
             stub.tell(RETURN_GPU, stub.gpus.regions[0].number)
 

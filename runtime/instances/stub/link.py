@@ -1,0 +1,218 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The messages between the host and one stub, over its socket. Regions are granted over a second socket.
+
+Answers free capacity, so that new batches are posted. All that is sent while the messages of one read are handled is
+written at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, cast
+
+from pyruntime.runtime.regions import ClientRegion, SharedRegion
+from pyruntime.utils.channel import HostChannel, State
+from pyruntime.utils.errors import LocalError, PeerError
+from pyruntime.utils.messages import MESSAGES, Message
+
+_LOG = logging.getLogger("pyruntime.instances")
+
+_LISTENING = (State.LOADING, State.SERVING, State.STOPPING)
+# A grant on the second socket: the region's number, little-endian, together with its descriptor.
+GRANT_BYTES = 8
+# The size of each read of the messages that a dead stub left in the socket, in bytes.
+REST_BYTES = 64 << 10
+
+# How to handle each kind of message. Any: each handler takes messages of its own kind.
+Handlers = Mapping[type[Message], Callable[[Any], None]]
+
+Write = Callable[[bytes], object]
+
+
+class StubLink(asyncio.Protocol):
+    """See the module. All methods belong to the event loop's thread.
+
+    `encode` makes the bytes of a message: see Channel.send. `write` sends such bytes, and `write_now` sends them before
+    the transport's turn in the event loop. Both are other functions while messages are handled: a method that looks
+    would be one more call for each request.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handle: Callable[[Message], None],
+        kill: Callable[[], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        """`handle` takes the messages that have no handler of their own. It may raise PeerError.
+
+        `kill` ends a stub that breaks the protocol, or hangs up too early. `on_end` is called behind the last message.
+        """
+        self.name = name
+        self.is_open = False
+        self._kill = kill
+        self._on_end = on_end
+        # For all kinds, so that nobody has to look whether there is one.
+        self.handlers: dict[type[Message], Callable[[Any], None]] = dict.fromkeys(MESSAGES, handle)
+        self._on_lost: Callable[[], None] = _nothing
+        self._channel = HostChannel()
+        self.encode = self._channel.send
+        self._receive_data = self._channel.receive_data
+        self._transport: asyncio.WriteTransport | None = None
+        # A duplicate of the transport's socket: to write at once, and to read what has arrived after the transport is
+        # closed.
+        self._sock: socket.socket | None = None
+        self._grants: socket.socket | None = None
+        self.write: Write = _discard
+        self.write_now: Write = _discard
+        # Both, as they are while no messages are handled.
+        self._writers: tuple[Write, Write] = _discard, _discard
+
+    async def open(self, sock: socket.socket, grants: socket.socket) -> None:
+        """Take over the sockets, whose other ends the stub has. Raises OSError."""
+        sock.setblocking(False)
+        self._sock = sock.dup()
+        await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=sock)
+        grants.setblocking(False)
+        self._grants = grants
+
+    @property
+    def state(self) -> State:
+        """The state of the protocol with the stub."""
+        return self._channel.state
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the model is loaded, and the stub does not stop."""
+        return self._channel.state is State.SERVING
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether the stub accepts messages about its calls and its regions. A dead one does not."""
+        return self._channel.state in _LISTENING
+
+    def attach(self, handlers: Handlers, on_lost: Callable[[], None]) -> None:
+        """Pass messages of the stub to these handlers from now on. `on_lost` is called when the stub has hung up."""
+        self.handlers.update(handlers)
+        self._on_lost = on_lost
+
+    def send(self, *messages: Message) -> None:
+        """Send messages. Raises LocalError if one is illegal now or too large."""
+        if not self.is_open:
+            return  # the stub hung up; `connection_lost` notifies those who wait for its answer
+        data = self.encode(messages[0])
+        for message in messages[1:]:
+            data += self.encode(message)
+        self.write(data)
+
+    def hand_over(self, region: SharedRegion | ClientRegion) -> None:
+        """Grant the stub a region, by its descriptor. Raises LocalError."""
+        if self._grants is None:
+            return
+        try:
+            socket.send_fds(self._grants, [region.number.to_bytes(GRANT_BYTES, "little")], [region.fileno()])
+        except OSError as exc:
+            raise LocalError(f"{self.name} cannot be given a region of shared memory: {exc}") from exc
+
+    def hang_up(self) -> None:
+        """Close the socket behind what was sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def close(self) -> None:
+        """The process has ended: handle what it has sent, and close the sockets."""
+        if self._transport is not None:
+            self._transport.abort()
+            self._lose()
+        self._read_rest()
+        if self._grants is not None:
+            self._grants.close()
+            self._grants = None
+
+    # Callbacks of the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert self._sock is not None  # set by open
+        self._transport = opened = cast(asyncio.WriteTransport, transport)
+        self.is_open = True
+        self._set_writers(opened.write, partial(_send_past, opened, self._sock))
+
+    def data_received(self, data: bytes) -> None:
+        held: list[bytes] = []
+        self.write = self.write_now = held.append
+        try:
+            handlers = self.handlers
+            for message in self._receive_data(data):
+                handlers[type(message)](message)
+        except PeerError as exc:
+            _LOG.error("%s: its stub broke the protocol and is killed: %s", self.name, exc)
+            self._kill()
+        finally:
+            self.write, self.write_now = self._writers
+            if held:
+                self.write(b"".join(held))
+
+    def eof_received(self) -> None:
+        # Before connection_lost, so that no request goes to a stub that has hung up.
+        self._on_lost()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose()
+        self._read_rest()
+        finished = self._channel.state is State.CLOSED
+        try:
+            self._channel.receive_eof()
+        except PeerError as error:
+            _LOG.error("%s: its stub %s", self.name, error)
+        self._on_end()
+        if not finished:  # it died, or hung up: it cannot be used any more
+            self._kill()
+
+    def _lose(self) -> None:
+        self._transport = None
+        self.is_open = False
+        self._set_writers(_discard, _discard)
+        self._on_lost()
+
+    def _read_rest(self) -> None:
+        """Handle the unread messages of the stub: a transport closes without them once it cannot write."""
+        if self._sock is None:
+            return
+        with self._sock as rest:
+            self._sock = None
+            while self._channel.state is not State.CLOSED:
+                try:
+                    data = rest.recv(REST_BYTES)
+                except OSError:  # such as BlockingIOError, while a fork of the stub keeps the socket open
+                    break
+                if not data:
+                    break
+                self.data_received(data)
+
+    def _set_writers(self, write: Write, write_now: Write) -> None:
+        self._writers = self.write, self.write_now = write, write_now
+
+
+def _send_past(transport: asyncio.WriteTransport, sock: socket.socket, data: bytes) -> None:
+    """Send data past the transport, unless it has earlier data; it sends what the socket does not take."""
+    sent = 0
+    if not transport.get_write_buffer_size():
+        try:
+            sent = sock.send(data)
+        except OSError:  # the socket is full; or the stub has hung up, which the transport notices
+            sent = 0
+    if sent < len(data):
+        transport.write(data[sent:])
+
+
+def _discard(data: bytes) -> None:
+    """Send nothing: the stub has hung up."""
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,25 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A stub that serves over a connection without a process: see far_end.py."""
+
+import pytest
+
+from pyruntime.runtime.regions import create_region
+
+from .far_end import Stub
+
+
+@pytest.fixture
+def requests():
+    """The request region of its model."""
+    made = create_region("requests of a test")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stub(requests):
+    """The stub."""
+    made = Stub("m_0", requests)
+    yield made
+    made.close()

@@ -88,7 +88,9 @@ typedef bool (*CustomGetOutputFn_t)(
     void* output_context, const char* name, size_t shape_dim_cnt, int64_t* shape_dims, uint64_t content_byte_size,
     void** content);
 
-/* The same in version 2: of memory, in goes what the library prefers, and out comes what it gets. */
+/* The same in version 2: of memory, in goes what the library prefers, and out comes what it gets. What is written to a
+ * GPU must be complete when CustomExecuteV2 returns.
+ */
 typedef bool (*CustomGetOutputV2Fn_t)(
     void* output_context, const char* name, size_t shape_dim_cnt, int64_t* shape_dims, uint64_t content_byte_size,
     void** content, CustomMemoryType* memory_type, int64_t* memory_type_id);

@@ -23,7 +23,8 @@ from ctypes import (
 
 NO_GPU_DEVICE = -1
 SERVER_PARAMETER_CNT = 2
-MEMORY_CPU = 0
+# CustomMemoryType.
+MEMORY_CPU, MEMORY_GPU = 0, 1
 
 
 class CustomInitializeData(Structure):

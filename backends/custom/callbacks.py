@@ -16,7 +16,8 @@ from pyruntime.backends.custom.payload import Payload
 class Callbacks:
     """The functions, for the requests in `payloads`. A context is the number of one of them, from 1 on.
 
-    All memory is CPU memory, even if a library of version 2 prefers another kind.
+    A library of version 2 may prefer a kind of memory. It gets memory of a GPU where a tensor lies there, or may be
+    written there, else that of the CPU.
     """
 
     def __init__(self, version: int) -> None:
@@ -27,8 +28,8 @@ class Callbacks:
 
     def _get_input(self, context: Any, name: Any, content: Any, size: Any, *memory: Any) -> bool:
         try:
-            content[0], size[0] = self._payload(context).next_input(name)
-            _set_memory(*memory)
+            content[0], size[0], gpu = self._payload(context).next_input(name, _preferred_gpu(*memory))
+            _set_memory(gpu, *memory)
         except Exception as exc:  # an exception cannot propagate through the calling C code
             return _refuse("input", name, exc)
         return True
@@ -37,8 +38,9 @@ class Callbacks:
         self, context: Any, name: Any, dim_count: int, dims: Any, size: int, content: Any, *memory: Any
     ) -> bool:
         try:
-            content[0] = self._payload(context).output(name, dims[:dim_count] if dim_count else [], size)
-            _set_memory(*memory)
+            shape = dims[:dim_count] if dim_count else []
+            content[0], gpu = self._payload(context).output(name, shape, size, _preferred_gpu(*memory))
+            _set_memory(gpu, *memory)
         except Exception as exc:
             return _refuse("output", name, exc)
         return True
@@ -49,9 +51,17 @@ class Callbacks:
         return self.payloads[context - 1]
 
 
-def _set_memory(memory_type: Any = None, memory_type_id: Any = None) -> None:
+def _preferred_gpu(memory_type: Any = None, memory_type_id: Any = None) -> int | None:
+    """The number of the GPU whose memory is preferred, None for memory of the CPU."""
+    if memory_type is None or memory_type[0] != abi.MEMORY_GPU:
+        return None
+    gpu: int = memory_type_id[0]
+    return gpu
+
+
+def _set_memory(gpu: int | None, memory_type: Any = None, memory_type_id: Any = None) -> None:
     if memory_type is not None:
-        memory_type[0], memory_type_id[0] = abi.MEMORY_CPU, 0
+        memory_type[0], memory_type_id[0] = (abi.MEMORY_CPU, 0) if gpu is None else (abi.MEMORY_GPU, gpu)
 
 
 def _refuse(what: str, name: bytes | None, exc: Exception) -> bool:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One request as a custom library sees it, and the outputs that the library has written.
 
-Inputs are not copied: the library reads the request's memory. The memory that it gets for an output becomes part of the
-response.
+Inputs are not copied: the library reads the request's memory, but for an input on a GPU that it wants in main memory.
+The memory that it gets for an output becomes part of the response.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from pyruntime.backends.custom.abi import CustomPayload
+from pyruntime.stub.client_memory import GpuOutputs
 from pyruntime.stub.memory import Source
+from pyruntime.stub.pb_utils.leased import Slot, leased_tensor, slot_on
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
 from pyruntime.utils.request_codec import MEMORY_CPU
 
@@ -39,6 +41,7 @@ class Payload:
         self._shapes = [shape[1:] for shape in shapes] if is_batching else shapes
         self._outputs = {name.encode(): name for name in datatypes if name in requested}
         self._datatypes = datatypes
+        self._wanted = request._outputs
         # Objects into which the library has pointers.
         self._memory: list[Any] = []
         self._taken: set[bytes] = set()
@@ -57,35 +60,56 @@ class Payload:
         payload.required_output_names = (c_char_p * len(outputs))(*outputs)
         payload.input_context = payload.output_context = context
 
-    def next_input(self, name: bytes) -> tuple[int | None, int]:
-        """Address and size of an input's next block; None and 0 after the last one. KeyError for an unknown input."""
+    def next_input(self, name: bytes, gpu: int | None) -> tuple[int | None, int, int | None]:
+        """Address, size and GPU of an input's next block; None, 0 and None after the last one.
+
+        `gpu` is the number of the GPU whose memory is preferred; None, here as well as in the result, stands for main
+        memory. KeyError for an unknown input. Raises TritonModelException if it cannot be read from its GPU.
+        """
         tensor = self._inputs[name]
         if name in self._taken:
-            return None, 0
+            return None, 0, None
         self._taken.add(name)
+        if gpu is not None and not tensor.is_cpu():
+            contents: Any = tensor._array
+            contents.settle()
+            self._memory.append(contents)
+            return contents.pointer, contents.nbytes, contents.gpu
         block = _contents(tensor)
         self._memory.append(block)
-        return (_address(block), block.nbytes) if block.nbytes else (None, 0)
+        return (_address(block), block.nbytes, None) if block.nbytes else (None, 0, None)
 
-    def output(self, name: bytes, shape: list[int], size: int) -> int | None:
-        """The address of `size` bytes for an output; None if the client did not request it.
+    def output(self, name: bytes, shape: list[int], size: int, gpu: int | None) -> tuple[int | None, int | None]:
+        """The address of `size` bytes for an output, and its GPU; None if the client did not request it.
 
-        The request fails if the size does not match the shape. The last call for an output counts. Raises MemoryError
-        and ValueError.
+        `gpu` is as for inputs. The request fails if the size does not match the shape. The last call for an output
+        counts. Raises MemoryError and ValueError.
         """
         output = self._outputs.get(name)
         if output is None:
-            return None
+            return None, None
         datatype = self._datatypes[output]
         expected = math.prod(shape) * BY_NAME[datatype].size
         if min(shape, default=0) < 0 or (expected != size and BY_NAME[datatype].size):
             self.failure = f"output '{output}' has {size} bytes, which are no {datatype} of the shape {shape}"
             raise ValueError(self.failure)
+        slot = self._slot(output, gpu, size)
+        if slot is not None:
+            self._memory.append(slot)
+            self._written[output] = leased_tensor(output, datatype, shape, slot)
+            return slot.pointer, slot.gpu
         memory = np.empty(size, np.uint8)
         self._memory.append(memory)
         ref = (output, datatype, shape, 0, size, MEMORY_CPU, 0)
         self._written[output] = pb_utils.Tensor._from_region(_Written(memory), ref)
-        return _address(memory)
+        return _address(memory), None
+
+    def _slot(self, output: str, gpu: int | None, size: int) -> Slot | None:
+        """Memory on a GPU for an output that may be there; None for main memory."""
+        wanted = self._wanted
+        if gpu is None or not size or type(wanted) is not GpuOutputs or output not in wanted.staying:
+            return None
+        return slot_on(wanted.regions.gpu, gpu, size) if BY_NAME[self._datatypes[output]].size else None
 
     def response(self) -> pb_utils.InferenceResponse:
         """The response with the outputs that the library has written."""

@@ -45,17 +45,17 @@ def test_inputs_are_where_they_are(datatype, shape):
     payload = Payload(
         request(pb_utils.Tensor._from_region(memory, ["IN", datatype, shape, 8, 8, 0, 0])), DATATYPES, False
     )
-    assert payload.next_input(b"IN") == (address_of(memory.contents) + 8, 8)
-    assert payload.next_input(b"IN") == (None, 0)
-    assert payload.next_input(b"IN") == (None, 0)
+    assert payload.next_input(b"IN", None) == (address_of(memory.contents) + 8, 8, None)
+    assert payload.next_input(b"IN", None) == (None, 0, None)
+    assert payload.next_input(b"IN", None) == (None, 0, None)
 
 
 def test_arrays_are_where_they_are():
     """An array that is in order is not copied, and one that is not comes in order."""
     array = np.arange(6, dtype=np.int32).reshape(2, 3)
     payload = Payload(request(pb_utils.Tensor("X", array), pb_utils.Tensor("Y", array.T)), DATATYPES, False)
-    assert payload.next_input(b"X") == (array.ctypes.data, 24)
-    address, size = payload.next_input(b"Y")
+    assert payload.next_input(b"X", None) == (array.ctypes.data, 24, None)
+    address, size, _ = payload.next_input(b"Y", None)
     assert list((ctypes.c_int32 * 6).from_address(address)) == [0, 3, 1, 4, 2, 5]
     assert size == 24
 
@@ -63,7 +63,7 @@ def test_arrays_are_where_they_are():
 def test_no_such_input():
     """An input that the request does not have is a KeyError."""
     with pytest.raises(KeyError):
-        Payload(request(), DATATYPES, False).next_input(b"X")
+        Payload(request(), DATATYPES, False).next_input(b"X", None)
 
 
 def test_description():
@@ -91,11 +91,11 @@ def test_batch_size(shape, batch_size):
 def test_outputs_are_what_was_written():
     """The memory that the library gets is the tensor's."""
     payload = Payload(request(), DATATYPES, False)
-    address = payload.output(b"A", [2], 8)
+    address, _ = payload.output(b"A", [2], 8, None)
     (ctypes.c_float * 2).from_address(address)[:] = [1.5, 2.5]
-    bits = payload.output(b"C", [1], 2)
+    bits, _ = payload.output(b"C", [1], 2, None)
     ctypes.c_uint16.from_address(bits).value = 0x3F80
-    texts = payload.output(b"B", [1, 2], 9)
+    texts, _ = payload.output(b"B", [1, 2], 9, None)
     ctypes.memmove(texts, b"\1\0\0\0x\0\0\0\0", 9)
     a, c, b = payload.response().output_tensors()
     assert a.as_numpy().tolist() == [1.5, 2.5]
@@ -110,7 +110,7 @@ def test_outputs_are_what_was_written():
 def test_what_are_no_two_texts(encoded):
     """Two elements are two elements, and the last one ends with the contents."""
     payload = Payload(request(), DATATYPES, False)
-    ctypes.memmove(payload.output(b"B", [2], len(encoded)), encoded, len(encoded))
+    ctypes.memmove(payload.output(b"B", [2], len(encoded), None)[0], encoded, len(encoded))
     assert payload.response().error().message() == "output 'B' is no BYTES of the shape [2]"
 
 

@@ -133,6 +133,31 @@ ensemble_scheduling {
   }
 }
 """
+# An old custom backend between two Python models.
+OLD = """
+platform: "ensemble"
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [
+  { name: "WHERE" data_type: TYPE_STRING dims: [ 1 ] },
+  { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }
+]
+ensemble_scheduling {
+  step {
+    model_name: "make" model_version: -1
+    input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "made" }
+  }
+  step {
+    model_name: "twice" model_version: -1
+    input_map { key: "IN" value: "made" } output_map { key: "OUT" value: "doubled" }
+  }
+  step {
+    model_name: "read" model_version: -1
+    input_map { key: "IN" value: "doubled" }
+    output_map [ { key: "WHERE" value: "WHERE" }, { key: "OUT" value: "OUT" } ]
+  }
+}
+"""
+TWICE = FP32_IN_OUT.replace('backend: "python"', 'platform: "custom"')
 FP32_IN = FP32_IN_OUT.partition("output")[0]
 RESULT = 'output [ { name: "RESULT" data_type: TYPE_STRING dims: [ 1 ] } ]'
 # The number of GPU 1 in the process of each model.
@@ -161,6 +186,9 @@ def server(serving, write_model, tmp_path_factory, machine, compile_library, ins
     reads = parameters(FORCE_CPU_ONLY_INPUT_TENSORS="no")
     write_model(repository, "read", READ, FP32_IN_OUT, WHERE + on_gpu + reads)
     write_model(repository, "chain", None, CHAIN)
+    old = write_model(repository, "twice", None, TWICE, on_gpu + reads)
+    shutil.copy(compile_library("custom/on_gpu.c"), old / "1" / "libcustom.so")
+    write_model(repository, "old", None, OLD)
     drivers = tmp_path_factory.mktemp("drivers")
     shutil.copy(compile_library("cuda.c"), drivers / "libcuda.so.1")
     options = ["--allow-client-shm=true", "--pinned-memory-pool-byte-size=65536", "--cuda-memory-pool-byte-size=1:4096"]
@@ -311,6 +339,14 @@ def test_outputs_for_memory_of_clients(server, machine):
     found = np.empty(3, np.float32)
     gpu.read(pointer, found.view(np.uint8))
     assert (result.as_numpy("RESULT").item(), found.tolist()) == (b"GPU 0\n", [1, 2, 3])
+
+
+def test_old_custom_backends(server):
+    """A library of version 2 reads and writes tensors on the GPU between such models, and else in main memory."""
+    values = {"IN": np.array([1, 2], np.float32)}
+    result = server.infer("old", values)
+    assert (result.as_numpy("WHERE").item(), result.as_numpy("OUT").tolist()) == (b"GPU 0", [5, 7])
+    assert server.infer("twice", values).as_numpy("OUT").tolist() == [2, 4]
 
 
 def test_outputs_without_room(server, machine):

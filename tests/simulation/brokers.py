@@ -86,6 +86,10 @@ class Devices:
         if self.users.get(handle) is user:
             del self.users[handle]
 
+    def is_lost(self, handle):
+        """Whether memory was a broker's that has ended."""
+        return any(broker.has_ended and handle in broker.handles.values() for broker in self.brokers)
+
     def allocate(self, size):
         """Memory of a client. Returns its handle."""
         handle = next(self._numbers).to_bytes(HANDLE_BYTES, "little")
@@ -246,7 +250,7 @@ class SimulatedBroker:
         self.allocated = {}
         self.granted = {}
         self._failed = set()
-        self._handles = {}
+        self.handles = {}
         self._waiting = []
         self._loop.call_later(draw.random() * 0.05, self._started)
 
@@ -305,7 +309,7 @@ class SimulatedBroker:
 
     def _check_told(self):
         """Who had memory of this process was told that it is lost."""
-        users = [self._devices.users.get(handle) for handle in self._handles.values()]
+        users = [self._devices.users.get(handle) for handle in self.handles.values()]
         for user in users:
             if user is not None and user.listens and not self._world.is_closing:
                 self._world.ledger.violated(f"{user} is never told that memory of {self} is lost")
@@ -437,6 +441,8 @@ class SimulatedBroker:
                 if number not in self.allocated:
                     violated(f"{self} gets an event for memory {number}, which it has not allocated")
                 return encode_answer(serial)
+            case Verb.COPY:
+                return self._copy_on_gpu(serial, *arguments)
             case _:
                 return self._copy(serial, verb, *arguments)
         return b""
@@ -447,7 +453,7 @@ class SimulatedBroker:
         handle = self._devices.allocate(CHUNK_SIMULATED_BYTES)
         self.opened[number] = self._devices.memory[handle]
         self.allocated[number] = size
-        self._handles[number] = handle
+        self.handles[number] = handle
         return encode_answer(serial, None, handle)
 
     def _free(self, number):
@@ -455,7 +461,7 @@ class SimulatedBroker:
             self._world.ledger.violated(f"{self} is to free memory {number}, which it has not allocated")
             return
         del self.opened[number]
-        user = self._devices.users.get(self._handles[number])
+        user = self._devices.users.get(self.handles[number])
         if user is not None:
             self._world.ledger.violated(f"{self} is to free memory that {user} has open")
 
@@ -481,6 +487,15 @@ class SimulatedBroker:
             region.view[offset : offset + size] = contents[at : at + size]
         else:
             contents[at : at + size] = region.view[offset : offset + size]
+        return encode_answer(serial)
+
+    def _copy_on_gpu(self, serial, memory, at, size, target, offset):
+        for number in (memory, target):
+            if number not in self.opened:
+                if number not in self._failed:
+                    self._world.ledger.violated(f"{self} is to copy memory {number}, which it was never told to open")
+                return encode_answer(serial, gpu_error("CUDA_ERROR_INVALID_HANDLE", "copy"))
+        self.opened[target][offset : offset + size] = self.opened[memory][at : at + size]
         return encode_answer(serial)
 
     def _is_wanted(self, serial):

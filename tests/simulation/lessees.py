@@ -26,8 +26,14 @@ class Lessee:
         self._devices = devices
         self._draw = draw
         self._left = draw.randrange(LEASES_MAX)
-        # The handles of what it has leased, by the numbers of the regions.
-        self._handles = {}
+        # The GPU of its model, if that has its tensors on one.
+        self._home = None
+        # The handles of what it has leased, and their GPUs, by the numbers of the regions.
+        self.handles = {}
+        self._gpus = {}
+        # Those with a tensor, and those that are to be given back when they have none any more.
+        self._taken = set()
+        self._over = set()
         self._questions = 0
 
     @property
@@ -35,47 +41,75 @@ class Lessee:
         """Whether the process reads what the host says."""
         return not self._stub.has_ended and not self._stub.is_deaf and not self._stub.is_faulty
 
+    def at_home(self, gpu):
+        """The model has its tensors on this GPU: it leases some memory there, and keeps it for long."""
+        self._home = gpu
+        self._left += 1
+
     def go_on(self):
         """Lease memory, perhaps."""
         if self._left and not self._stub.has_ended and not self._stub.is_deaf:
             self._left -= 1
             self._questions += 1
-            uuid = f"GPU-{self._draw.randrange(len(self._devices.gpus))}"
+            anywhere = self._draw.randrange(len(self._devices.gpus))
+            uuid = f"GPU-{anywhere if self._home is None else self._home}"
             self._stub.say(Ask(self._questions, LEASE_GPU, [uuid, self._devices.lease_bytes(self._draw), EVENT]))
 
     def replied(self, message):
         """An answer of the host."""
         self._stub.world.note("lease", self._stub.name, message.code)
         if message.code == OK:
-            number, _, handle, _ = message.value
-            self._handles[number] = handle
+            number, gpu, handle, _ = message.value
+            self.handles[number] = handle
+            self._gpus[number] = gpu
             contents = self._devices.begin_use(handle, self)
             if contents is not None:  # otherwise its broker has ended
                 contents[:WRITTEN_BYTES] = pack(number, 2)
                 self._devices.written.add(number)
-            self._stub.loop.call_later(self._draw.choice(KEPT_S), self._give_back, number)
+            kept_s = self._draw.choice(KEPT_S)
+            self._stub.loop.call_later(kept_s if self._home is None else KEPT_S[-1] + kept_s, self._give_back, number)
         self.go_on()
 
     def unmap(self, number):
         """Memory is lost."""
-        if number in self._handles:
+        if number in self.handles:
             self._end_use(number)
+            self._gpus.pop(number, None)  # it writes there no more
             self._stub.say(Ask(0, CLOSED_GPU, [number]))
 
     def end(self):
         """The process ends."""
-        for number in list(self._handles):
+        for number in list(self.handles):
             self._end_use(number)
-        self._handles.clear()
+        self.handles.clear()
+        self._gpus.clear()
+
+    def take(self, gpu):
+        """A chunk on this GPU for a tensor, by its number; None if there is none without one."""
+        for number, other in self._gpus.items():
+            if other == gpu and number not in self._taken and number not in self._over:
+                self._taken.add(number)
+                return number
+        return None
+
+    def let_go(self, number):
+        """The tensor in a chunk is no longer read."""
+        self._taken.discard(number)
+        if number in self._over:
+            self._give_back(number)
 
     def _give_back(self, number):
-        if number in self._handles and not self._stub.has_ended and not self._stub.is_deaf:
+        self._over.add(number)
+        if number in self._taken:
+            return
+        if number in self.handles and not self._stub.has_ended and not self._stub.is_deaf:
             self._end_use(number)
-            del self._handles[number]
+            del self.handles[number]
+            self._gpus.pop(number, None)
             self._stub.say(Ask(0, RETURN_GPU, [number]))
 
     def _end_use(self, number):
-        self._devices.end_use(self._handles[number], self)
+        self._devices.end_use(self.handles[number], self)
 
     def __repr__(self):
         return f"<Lessee {self._stub.name}>"

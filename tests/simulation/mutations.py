@@ -18,6 +18,7 @@ from pyruntime.runtime.brokers.pool import ChunkPool
 from pyruntime.runtime.caching.requests import CachedRequests
 from pyruntime.runtime.caching.streams import StreamKeeper
 from pyruntime.runtime.ensembles.credits import StepCredits
+from pyruntime.runtime.ensembles.request import EnsembleRequest
 from pyruntime.runtime.ensembles.tensors import Source
 from pyruntime.runtime.execution.states import SequenceStates
 from pyruntime.runtime.frontends.grpc.call import Call
@@ -32,6 +33,7 @@ from pyruntime.runtime.inference.pending_bytes import PendingBytes
 from pyruntime.runtime.instances.inflight import InflightBatches
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.instance import PythonInstance
+from pyruntime.runtime.instances.stub.regions import StubRegions
 from pyruntime.runtime.instances.stub.returns import Returns
 from pyruntime.runtime.instances.stub.streams import Streams
 from pyruntime.runtime.instances.stub.supervisor import Supervisor
@@ -505,3 +507,20 @@ def pool_keeps_everything(original):
         return []
 
     return give_back
+
+
+@planted(EnsembleRequest, "places_on_gpu", "gpu")
+def output_stays_for_whoever_reads(original):
+    """The output of a step stays on the GPU, wherever the steps behind it read it."""
+    return lambda self, step: self._callees[step.index].on_gpus.outputs
+
+
+@planted(StubRegions, "grant", "gpu")
+def memory_without_handle(original):
+    """A stub is given tensors in memory on a GPU that it cannot open."""
+
+    def grant(self, region):
+        if not isinstance(region, GpuRegion):
+            original(self, region)
+
+    return grant

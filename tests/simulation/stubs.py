@@ -33,6 +33,7 @@ from pyruntime.utils.messages import (
     IsReady,
     Load,
     LoadFailed,
+    MapGpu,
     Ready,
     Release,
     Reply,
@@ -47,6 +48,7 @@ from pyruntime.utils.messages import (
 )
 from pyruntime.utils.request_codec import (
     MEMORY_CPU,
+    MEMORY_GPU,
     SEQUENCE_END,
     SEQUENCE_START,
     RequestOptions,
@@ -54,6 +56,7 @@ from pyruntime.utils.request_codec import (
     encode_request,
 )
 
+from .gpu_tensors import GpuTensors, drawn
 from .lessees import Lessee
 from .regions import POISON
 from .tensors import HOP, pack, request_of, value_of
@@ -99,9 +102,10 @@ class SimulatedStub:
         self.is_faulty = False
         self.is_serving = False
         # What it leases on GPUs, if it does.
-        self.lessee = None
+        self.lessee = self.gpu = None
         if world.gpus is not None:
             self.lessee = Lessee(self, world.devices, Random(behaviour.lease_seed()))
+            self.gpu = GpuTensors(self, world.devices, self.lessee)
         self.model = None
         self.requests = self.responses = self.arena = self.transport = None
         self.concurrency = 1
@@ -215,6 +219,8 @@ class SimulatedStub:
         match message:
             case Load(args=args, concurrency=concurrency, requests_region=number):
                 self.model = self.world.models[args["model_name"]]
+                if self.gpu is not None:
+                    self.gpu.load(drawn(self.world.plan.seed, self.model.name))
                 self.concurrency = concurrency
                 self.requests = self.world.memory.open[number]
                 self.loop.call_later(self.behaviour.load_s(), self._loaded)
@@ -244,8 +250,11 @@ class SimulatedStub:
                 self._go_on()
             case Reply():
                 self.lessee.replied(message)
+            case MapGpu():
+                self.gpu.given(message)
             case UnmapGpu(number=number) if self.lessee is not None:
-                self.lessee.unmap(number)
+                if not self.gpu.unmap(number):
+                    self.lessee.unmap(number)
             case CheckReady():
                 self.say(IsReady(True, ""))
             case Stop():
@@ -305,10 +314,12 @@ class SimulatedStub:
 
     def _input(self, request, wanted):
         """The contents of an input, where they are; None if there is none."""
-        for name, _, _, at, size, _, _ in request.tensors:
+        for name, _, _, at, size, kind, device in request.tensors:
             if name == wanted:
                 if isinstance(at, bytes):
                     return at
+                if kind == MEMORY_GPU:
+                    return self.gpu.contents(at, size, device)
                 number, offset = split(at)
                 region = self.requests if not number else self.world.memory.open.get(number)
                 if region is None:
@@ -324,9 +335,15 @@ class SimulatedStub:
             offset = self.arena.allocate(size)
         except OutOfMemoryError as exc:
             return encode_error(int(Code.UNAVAILABLE), str(exc))
-        self.responses.view[offset : offset + size] = pack(value, size // 8)
+        contents = pack(value, size // 8)
+        self.responses.view[offset : offset + size] = contents
         self.slots[offset] = size
-        response = OK, "", offset, [("OUT", "INT64", shape, offset, size, MEMORY_CPU, 0)], ""
+        output = "OUT", "INT64", shape, offset, size, MEMORY_CPU, 0
+        there = None if self.gpu is None else self.gpu.place(request, offset, contents)
+        if there is not None:
+            self.responses.view[offset : offset + size] = POISON * size
+            output = "OUT", "INT64", shape, there[0], size, MEMORY_GPU, there[1]
+        response = OK, "", offset, [output], ""
         if self.model.states and request.correlation_id:
             return self._with_state(response, request, value - HOP)
         return response
@@ -366,6 +383,8 @@ class SimulatedStub:
                 self.world.ledger.violated(f"{self.name} gets slot {offset} back twice, or one that it never gave")
                 continue
             self.responses.view[offset : offset + size] = POISON * size
+            if self.gpu is not None:
+                self.gpu.free(offset)
             self.arena.free(offset)
 
     def executes(self, serial):

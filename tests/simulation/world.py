@@ -15,6 +15,7 @@ from random import Random
 from pyruntime.runtime.app.rounds import Rounds
 from pyruntime.runtime.caching.local import LocalCache
 from pyruntime.runtime.frontends.listeners import Listeners
+from pyruntime.runtime.gpus.available import AvailableGpus
 from pyruntime.runtime.inference.threads import THREADS_MAX
 from pyruntime.runtime.loaders.ensemble import EnsembleLoader
 from pyruntime.runtime.loaders.model_loader import ModelLoader
@@ -36,6 +37,7 @@ from .behaviour import Behaviour
 from .brokers import KEPT_BYTES, Devices
 from .catalogue import RESOURCE, RESOURCE_LIMIT, regrouped
 from .executors import SimulatedExecutor
+from .gpu_tensors import drawn
 from .ledger import Ledger
 from .lessees import WatchedLeases
 from .stubs import SimulatedStub
@@ -148,6 +150,7 @@ class World:
         await self.cache.open()
         settings = LIMITED if self.plan.limits_rate else SETTINGS
         factory = SimulatedFactory(settings, self.cache, self.live.lost)
+        factory.world = self
         python = PythonLoader(settings, "/simulated", tasks, self, factory)
         ensemble = EnsembleLoader(self.table.resolve, self, factory)
         loaders = {"python": python, "native": NativeLoader(self, factory), "ensemble": ensemble}
@@ -259,7 +262,7 @@ class World:
         return Sight(draft.folder, draft.config, None)
 
     def read(self, sight, settings, gpus, kept_gpus):
-        """See repository/request.py. There are no GPUs."""
+        """See repository/request.py. No instance is on a GPU by its configuration."""
         name = sight.folder.name
         stamp = self._stamps.get(name, 0).to_bytes(4, "little")
         groups = self._counts.get(name, 0).to_bytes(4, "little")
@@ -268,7 +271,8 @@ class World:
     def _draft(self, name):
         """A model as its folder has it now."""
         count = self._counts.get(name)
-        return self.models[name].draft if count is None else regrouped(self.models[name], count)
+        draft = self.models[name].draft if count is None else regrouped(self.models[name], count)
+        return draft if self.gpus is None else replace(draft, gpus=AvailableGpus(tuple(self.devices.gpus)))
 
     # What models ask of the server: see ModelServer.
 
@@ -386,6 +390,14 @@ class SimulatedFactory(VersionFactory):
         """See VersionFactory."""
         soon = asyncio.get_running_loop().call_soon
         return RequestMemory(draft.folder.name, GROWTH_BYTES, GROWTH_BYTES, soon)
+
+    def version(self, spec, *others, **options):
+        """See VersionFactory. In scenarios with GPUs some models are on one, whatever their configuration says."""
+        made = super().version(spec, *others, **options)
+        where = None if self.world.gpus is None or spec.ensemble else drawn(self.world.plan.seed, spec.name)
+        if where is not None:
+            made.share_gpu = lambda: made.leave_on_gpus(where.places(made.spec))
+        return made
 
 
 class SimulatedLoader(ModelLoader):

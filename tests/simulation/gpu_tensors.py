@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors on GPUs as simulated stubs have them: their own in chunks that they lease, and those that others made there.
+
+Which models are on a GPU, and read there, is drawn for each scenario. Nobody may give a model a tensor where it does
+not read it, or in memory that it was not given, or has given back.
+"""
+
+from random import Random
+from typing import NamedTuple
+
+from pyruntime.runtime.gpus.tensor_places import FixedPlaces
+from pyruntime.utils.addresses import address, split
+from pyruntime.utils.messages import CLOSED_GPU, Ask
+from pyruntime.utils.request_codec import MEMORY_GPU
+
+from .regions import POISON
+
+# Where a tensor lies in a chunk, behind what a lessee writes there, and how large it may be.
+TENSOR_AT = 16
+TENSOR_BYTES_MAX = 48
+
+
+class OnGpu(NamedTuple):
+    """The GPU of all instances of a model, and whether it reads its inputs there."""
+
+    gpu: int
+    reads: bool
+
+    def places(self, spec):
+        """See gpus/tensor_places.py."""
+        reads = dict.fromkeys(spec.inputs, self.gpu) if self.reads else {}
+        return FixedPlaces(reads, dict.fromkeys(spec.outputs, (0, 0, MEMORY_GPU, self.gpu)))
+
+
+def drawn(seed, model):
+    """Where a model has its tensors in a scenario; None for main memory."""
+    draw = Random(f"{seed} GPU of {model}")
+    gpu = draw.choice((None, 0, 0, 0, 1))
+    return None if gpu is None else OnGpu(gpu, draw.random() < 0.7)
+
+
+class GpuTensors:
+    """The tensors of one stub. `lessee` has its chunks."""
+
+    def __init__(self, stub, devices, lessee):
+        self._stub = stub
+        self._devices = devices
+        self._lessee = lessee
+        self._where = None
+        # The handles of memory that it was given, and of what it has closed since, by the numbers of regions.
+        self._given = {}
+        self._closed = {}
+        # The chunks in which its tensors lie, by the slots of their responses, with the size of each.
+        self._tensors = {}
+
+    def load(self, where):
+        """The model has its tensors there: see `drawn`."""
+        self._where = where
+        if where is not None:
+            self._lessee.at_home(where.gpu)
+
+    def given(self, message):
+        """See MapGpu."""
+        self._given[message.number] = message.handle
+
+    def unmap(self, number):
+        """See UnmapGpu. False if the memory is none that it was given."""
+        if number not in self._given:
+            return False
+        self._closed[number] = self._given.pop(number)
+        self._stub.say(Ask(0, CLOSED_GPU, [number]))
+        return True
+
+    def contents(self, at, size, device):
+        """The contents of an input, where they are."""
+        number, offset = split(at)
+        violated = self._stub.world.ledger.violated
+        if self._where is None or not self._where.reads or self._where.gpu != device:
+            violated(f"{self._stub.name} is given an input on GPU {device}, and does not read it there")
+        handle = self._given.get(number) or self._lessee.handles.get(number)
+        if handle is None:
+            handle = self._closed.get(number)
+            if handle is None or not self._devices.is_lost(handle):
+                violated(f"{self._stub.name} is given an input in memory {number} on a GPU, which it does not have")
+        # The memory of a lost broker is there as long as this process has it open.
+        return bytes(size) if handle is None else memoryview(self._devices.memory[handle])[offset : offset + size]
+
+    def place(self, request, slot, contents):
+        """Put an output on the GPU, if it may stay there and there is room. Returns its address and device, or None."""
+        wanted = (request.places or {}).get("OUT")
+        if wanted is None or wanted[2] != MEMORY_GPU or len(contents) > TENSOR_BYTES_MAX:
+            return None
+        gpu = wanted[3]
+        if self._where is None or self._where.gpu != gpu:
+            self._stub.world.ledger.violated(f"{self._stub.name} is to leave an output on GPU {gpu}, where it is not")
+        number = self._lessee.take(gpu)
+        if number is None:
+            return None
+        memory = self._devices.memory[self._lessee.handles[number]]
+        memory[TENSOR_AT : TENSOR_AT + len(contents)] = contents
+        self._tensors[slot] = number, len(contents)
+        return address(number, TENSOR_AT), gpu
+
+    def free(self, slot):
+        """A response is no longer read."""
+        number, size = self._tensors.pop(slot, (None, 0))
+        if number in self._lessee.handles:
+            memory = self._devices.memory[self._lessee.handles[number]]
+            memory[TENSOR_AT : TENSOR_AT + size] = POISON * size
+            self._lessee.let_go(number)

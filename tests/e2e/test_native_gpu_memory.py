@@ -7,8 +7,10 @@ tests/native/gpu_memory.cc.
 """
 
 import base64
+import os
 import re
 import shutil
+import signal
 from contextlib import closing
 
 import numpy as np
@@ -83,16 +85,16 @@ class TritonPythonModel:
         response = call.exec()
         return pb_utils.InferenceResponse(response.output_tensors(), response.error())
 """
-# Has the C++ model make an output, and says where it finds that.
+# Has a C++ model make an output, and says where it finds that. The id of the request is the name of the model.
 TAKE = """
 class TritonPythonModel:
     def execute(self, requests):
-        return [self._answer(request.inputs()[0]) for request in requests]
+        return [self._answer(request.request_id() or "isolated", request.inputs()[0]) for request in requests]
 
-    def _answer(self, command):
+    def _answer(self, name, command):
         names = ["RESULT", "OUT"]
-        call = pb_utils.InferenceRequest(model_name="isolated", requested_output_names=names, inputs=[command])
-        response = call.exec()
+        call = pb_utils.InferenceRequest(model_name=name, requested_output_names=names, inputs=[command])
+        response = next(iter(call.exec(decoupled=True))) if name == "streams" else call.exec()
         if response.has_error():
             return pb_utils.InferenceResponse(error=response.error())
         (out,) = [each for each in response.output_tensors() if each.name() == "OUT"]
@@ -178,6 +180,8 @@ def server(serving, write_model, tmp_path_factory, machine, compile_library, ins
     write_model(repository, "in_server", None, CONFIG)
     reads = parameters(EXECUTION_MODE="process", FORCE_CPU_ONLY_INPUT_TENSORS="no")
     write_model(repository, "isolated", None, CONFIG, reads)
+    decoupled = "model_transaction_policy { decoupled: true }"
+    write_model(repository, "streams", None, CONFIG, reads + decoupled)
     on_gpu = "instance_group { kind: KIND_GPU gpus: [ 1 ] }"
     write_model(repository, "make", ON_GPU, FP32_IN_OUT, on_gpu)
     write_model(repository, "give", ON_GPU, FP32_IN, RESULT + on_gpu)
@@ -306,9 +310,9 @@ def told(result):
     return kind.strip(), where, result.as_numpy("OUT").tolist()
 
 
-def ask(server, model, *lines):
+def ask(server, model, *lines, id=""):
     """The answer of a model to the steps of the C++ model."""
-    return server.infer(model, {"COMMAND": np.array(["\n".join(lines)], object)})
+    return server.infer(model, {"COMMAND": np.array(["\n".join(lines)], object)}, request_id=id)
 
 
 def test_outputs_for_callers(server):
@@ -317,6 +321,12 @@ def test_outputs_for_callers(server):
         assert told(ask(server, "take", "output OUT gpu 0 1 2 3")) == ("GPU 0", "GPU 0", [1, 2, 3])
     assert told(ask(server, "take", "output OUT pinned 0 4")) == ("CPU 0", "main memory", [4])
     assert told(ask(server, "take", "output OUT gpu 7 5")) == ("CPU 0", "main memory", [5])  # there is none
+
+
+def test_outputs_of_streams(server):
+    """The same for a decoupled model, whose responses are sent one by one."""
+    for _ in range(3):
+        assert told(ask(server, "take", "output OUT gpu 0 1 2 3", id="streams")) == ("GPU 0", "GPU 0", [1, 2, 3])
 
 
 def test_outputs_for_steps(server):
@@ -364,6 +374,17 @@ def test_outputs_that_are_not_sent(server, wait_until):
     assert told(ask(server, "take", *["discard OUT 0 5000000"] * 5, "output OUT gpu 0 1"))[0] == "\n".join(
         ["GPU 0"] * 6
     )
+    wait_until(lambda: leased(server) == before)
+
+
+def test_outputs_of_a_process_that_ends(server, wait_until):
+    """Its memory goes back. The process that takes its place gets memory of its own."""
+    assert told(ask(server, "take", "output OUT gpu 0 1"))[0] == "GPU 0"
+    before = leased(server)
+    (stub,) = [each for each in server.family() if each.title.startswith("triton_python_backend_stub isolated")]
+    os.kill(stub.pid, signal.SIGKILL)
+    wait_until(lambda: leased(server) < before)
+    assert told(ask(server, "take", "output OUT gpu 0 1")) == ("GPU 0", "GPU 0", [1])
     wait_until(lambda: leased(server) == before)
 
 

@@ -56,6 +56,7 @@ class OnGpu {
   explicit OnGpu(int number) {
     int device = 0;
     void* context = nullptr;
+    Cuda("cuInit", 0U);
     Cuda("cuDeviceGet", &device, number);
     Cuda("cuDevicePrimaryCtxRetain", &context, device);
     Cuda("cuCtxPushCurrent_v2", context);

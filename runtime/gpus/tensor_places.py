@@ -10,7 +10,7 @@ steps: see ensembles/gpu_places.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec
@@ -18,6 +18,9 @@ from pyruntime.utils.errors import Code, LoadError
 from pyruntime.utils.request_codec import MEMORY_GPU, OutputPlaceRef
 
 PARAMETER = "FORCE_CPU_ONLY_INPUT_TENSORS"
+
+# Whether what lies on one GPU can be read on another one, after a copy or without.
+Reaches = Callable[[int, int], bool]
 
 
 class TensorPlaces(Protocol):
@@ -55,9 +58,9 @@ def reads_of(places: TensorPlaces | None) -> Mapping[str, int]:
     return {} if places is None else places.reads
 
 
-def outputs_on(places: TensorPlaces | None, gpu: int) -> dict[str, OutputPlaceRef]:
-    """The places of outputs on this GPU."""
-    return {} if places is None else {name: place for name, place in places.outputs.items() if place[3] == gpu}
+def outputs_for(places: TensorPlaces, gpu: int, reaches: Reaches) -> dict[str, OutputPlaceRef]:
+    """The places of outputs that can be read on this GPU."""
+    return {name: place for name, place in places.outputs.items() if reaches(place[3], gpu)}
 
 
 def check_input_tensors(spec: ModelSpec) -> None:

@@ -9,11 +9,13 @@ granted the regions of responses, and notified when the inputs of its calls are 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from pyruntime.runtime.calls.call_request import CallRequest, read_call
-from pyruntime.runtime.calls.gpu_inputs import fetch, lie_elsewhere, slot_of
+from pyruntime.runtime.calls.gpu_inputs import bring_inputs, lie_elsewhere
+from pyruntime.runtime.calls.gpu_outputs import bring_outputs, is_elsewhere
 from pyruntime.runtime.calls.model_call import (
     CALLS_MAX,
     Callee,
@@ -26,12 +28,13 @@ from pyruntime.runtime.calls.model_call import (
 from pyruntime.runtime.calls.tensors import CallInputs, HeldResponse, LeftMemory
 from pyruntime.runtime.execution.deadlock import Waiting
 from pyruntime.runtime.execution.job import Respond
-from pyruntime.runtime.gpus.tensor_places import outputs_on, reads_of
+from pyruntime.runtime.gpus.tensor_places import outputs_for, reads_of
 from pyruntime.runtime.instances.codec import error_wire, response_wire, response_wire_on_gpus
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
+from pyruntime.runtime.memory.gpu_peers import GpuPeers, GpuSlot
 from pyruntime.runtime.regions import GrantedRegion
-from pyruntime.runtime.requests.types import InferResponse, Slot
+from pyruntime.runtime.requests.types import InferResponse, Slot, keep_open
 from pyruntime.utils.errors import InferenceError, LocalError, PeerError
 from pyruntime.utils.messages import (
     INLINE_BYTES_MAX,
@@ -48,11 +51,17 @@ from pyruntime.utils.messages import (
 )
 from pyruntime.utils.request_codec import OutputPlaceRef
 
+_Outcome = InferResponse | InferenceError | None
+
 
 class _OpenCall(ModelCall):
-    """A call without its last response. `waiting` is the number of the batch that waits for it, 0 for none."""
+    """A call without its last response. `waiting` is the number of the batch that waits for it, 0 for none.
 
-    __slots__ = ("_is_fetching", "_is_free", "end_wait", "request", "takes", "waiting")
+    `coming` are responses of which outputs are being copied to the caller's GPU, and those behind them, each with
+    whether it is the last one.
+    """
+
+    __slots__ = ("_is_copying", "_is_free", "coming", "end_wait", "request", "takes", "waiting")
 
     def __init__(
         self, plan: StubInstanceSpec, request: CallRequest, slots: list[Slot], respond: Respond, waiting: int
@@ -60,7 +69,8 @@ class _OpenCall(ModelCall):
         super().__init__(plan.server, request, slots, respond)
         self.request = request
         self.waiting = waiting
-        self._is_fetching = self._is_free = False
+        self.coming: deque[tuple[_Outcome, bool]] = deque()
+        self._is_copying = self._is_free = False
         # Ends the wait for a callee that is being loaded.
         self.end_wait: Callable[[], object] = _nothing
         # The functions to call when the model takes its next responses, one each.
@@ -70,27 +80,40 @@ class _OpenCall(ModelCall):
         """Let outputs stay on a GPU."""
         self._request = self.request = self.request._replace(places=places)
 
-    async def fetch(self, callee: Callee) -> None:
-        """Copy inputs to the callee's memory that it does not read on their GPU.
+    async def bring(self, callee: Callee, peers: GpuPeers) -> None:
+        """Copy inputs that the callee does not read on their GPU to where it does.
 
         Raises InferenceError; the caller frees the call then. The inputs stay until it is done.
         """
-        reads = reads_of(callee.on_gpus)
-        slot = slot_of(self.request, reads, callee.memory)
-        self._slots.append(slot)
-        self._is_fetching = True
+        reads, memory = reads_of(callee.on_gpus), callee.memory
+        self._is_copying = True
         callee.expect()
         try:
-            self._request = self.request = await fetch(self.request, reads, callee.memory, slot)
+            self._request = self.request = await bring_inputs(self.request, reads, memory, peers, self._slots)
         finally:
             callee.arrived()
-            self._is_fetching = False
+            self._is_copying = False
             if self._is_free:
                 self.free()
 
+    async def brought(
+        self, response: InferResponse, gpu: int | None, peers: GpuPeers
+    ) -> InferResponse | InferenceError:
+        """The response, which is kept open, with all outputs on this GPU or in main memory."""
+        callee = self.callee
+        assert callee is not None  # it has answered
+        callee.expect()
+        try:
+            return await bring_outputs(response, gpu, peers, callee.memory)
+        except InferenceError as exc:
+            response.release()
+            return exc
+        finally:
+            callee.arrived()
+
     def free(self) -> None:
         """See ModelCall."""
-        if self._is_fetching:
+        if self._is_copying:
             self._is_free = True
         else:
             super().free()
@@ -211,6 +234,8 @@ class Calls:
         for slot in slots:
             if isinstance(slot, CallInputs):  # of a call to the stub itself
                 slot.free()
+            elif isinstance(slot, GpuSlot):
+                self._left.leave((slot.region,), slot.free)
             else:
                 self._left.leave((self._plan.memory.region,), slot.free)
         self._left.free_unread()
@@ -230,16 +255,16 @@ class Calls:
             return
         gpu = self._plan.gpu
         if gpu is not None and callee.on_gpus is not None and call.request.places is None:
-            call.keep_on_gpu(outputs_on(callee.on_gpus, gpu))
+            call.keep_on_gpu(outputs_for(callee.on_gpus, gpu, self._plan.server.peers.reaches))
         if call.request.on_gpu and lie_elsewhere(call.request, reads_of(callee.on_gpus)):
-            fetching = self._start_fetched(call, message, callee)
-            self._tasks.create_task(fetching, name="copy inputs of a call from a GPU")
+            starting = self._start_brought(call, message, callee)
+            self._tasks.create_task(starting, name="copy inputs of a call from a GPU")
         else:
             self._start_here(call, message, callee)
 
-    async def _start_fetched(self, call: _OpenCall, message: Call, callee: Callee) -> None:
+    async def _start_brought(self, call: _OpenCall, message: Call, callee: Callee) -> None:
         try:
-            await call.fetch(callee)
+            await call.bring(callee, self._plan.server.peers)
         except InferenceError as exc:
             self._refuse(call, message, call_failure(message.model, exc.message))
             return
@@ -261,7 +286,32 @@ class Calls:
         call.free()
         self._respond(message.call, failure, True)
 
-    def _respond(self, number: int, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+    def _respond(self, number: int, outcome: _Outcome, final: bool) -> None:
+        """See execution.job.Respond. What lies on another GPU is copied before the caller has the response."""
+        call = self._open.get(number)
+        if call is None or not call.request.places or not (call.coming or self._lies_elsewhere(outcome)):
+            self._answer(number, outcome, final)
+            return
+        if isinstance(outcome, InferResponse):
+            keep_open(outcome)  # the process that made it may end before the caller has it
+        call.coming.append((outcome, final))
+        if len(call.coming) == 1:
+            self._tasks.create_task(self._answer_brought(number, call), name="copy outputs of a call to a GPU")
+
+    def _lies_elsewhere(self, outcome: _Outcome) -> bool:
+        outputs = outcome.outputs if isinstance(outcome, InferResponse) else ()
+        return any(is_elsewhere(output, self._plan.gpu) for output in outputs)
+
+    async def _answer_brought(self, number: int, call: _OpenCall) -> None:
+        """Answer with what is to be copied before, and all that comes meanwhile, in order."""
+        while call.coming:
+            outcome, final = call.coming[0]
+            if isinstance(outcome, InferResponse) and self._lies_elsewhere(outcome):
+                outcome = await call.brought(outcome, self._plan.gpu, self._plan.server.peers)
+            call.coming.popleft()
+            self._answer(number, outcome, final)
+
+    def _answer(self, number: int, outcome: _Outcome, final: bool) -> None:
         call = self._open.get(number)
         if self._over or call is None or not self._link.is_listening:
             if isinstance(outcome, InferResponse):

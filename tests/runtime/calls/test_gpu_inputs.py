@@ -7,75 +7,97 @@ import asyncio
 import pytest
 
 from pyruntime.runtime.calls.call_request import CallRequest
-from pyruntime.runtime.calls.gpu_inputs import fetch, lie_elsewhere, slot_of
-from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.calls.gpu_inputs import bring_inputs, lie_elsewhere
+from pyruntime.runtime.memory.gpu_peers import Moved, Tensor
 from pyruntime.runtime.regions import GpuRegion, create_region
 from pyruntime.utils.addresses import address
+from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.gpu.driver import GpuProperties
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
 
+MEMORY = object()
 
-class Lessor:
-    """Copies what the tensor says it has: its offset, repeated."""
 
-    def __init__(self):
-        self.copied = []
+def region_on(gpu):
+    return GpuRegion(GpuProperties(gpu, f"GPU-{gpu}", "G", (8, 0), 1, 1, False), bytes(64), 100, b"", None)
 
-    async def fetch(self, region, at, size, target, offset):
-        self.copied.append((region, at, size))
-        target.view[offset : offset + size] = bytes([at]) * size
+
+class Peers:
+    """Copies to regions of its own, by the number of the GPU, None for main memory; it refuses the last one."""
+
+    def __init__(self, shared):
+        self.regions = {gpu: shared if gpu is None else region_on(gpu) for gpu in (None, 0, 1, 2)}
+        self.copied = {}
+
+    async def move(self, tensors, gpu, memory):
+        assert (gpu in self.copied, memory) == (False, MEMORY)
+        if gpu == 2:
+            raise InferenceError("no memory")
+        self.copied[gpu] = tensors
+        region = self.regions[gpu]
+        return Moved(region, f"slot {gpu}", [address(region.number, index * 64) for index in range(len(tensors))])
 
 
 @pytest.fixture
-def memory():
-    made = RequestMemory("m", 0, 4096)
+def shared():
+    made = create_region("test")
     yield made
     made.close()
+
+
+@pytest.fixture
+def regions():
+    """Regions on the first two GPUs."""
+    return [region_on(gpu) for gpu in range(2)]
 
 
 def on_gpu(name, region, at, size):
     return name, "UINT8", [size], address(region.number, at), size, MEMORY_GPU, region.gpu.ordinal
 
 
+def request_of(shared, one, two):
+    """Two inputs on the first GPU, one on the second one, and others that lie on none."""
+    plain = ("D", "UINT8", [4], address(shared.number, 64), 4, MEMORY_CPU, 0)
+    contents = ("E", "UINT8", [1], b"e", 1, MEMORY_CPU, 0)
+    there = [on_gpu("A", one, 3, 5), on_gpu("B", one, 9, 2), on_gpu("C", two, 7, 3)]
+    return CallRequest("", None, {}, [*there, plain, contents], [shared, one, two], on_gpu=True)
+
+
 @pytest.mark.parametrize(
-    ("reads", "names"),
+    ("reads", "copied", "left"),
     [
-        ({}, ["A", "B", "C"]),
-        ({"A": 0}, ["B", "C"]),
-        ({"A": 0, "B": 0}, ["C"]),
-        ({"A": 1, "B": 0, "C": 1}, ["A"]),
-        ({"A": 0, "B": 0, "C": 1}, []),
+        ({}, {None: "ABC"}, ""),
+        ({"A": 0}, {None: "BC"}, "A"),
+        ({"A": 1, "B": 0}, {1: "A", None: "C"}, "B"),
+        ({"A": 1, "B": 1, "C": 1}, {1: "AB"}, "C"),
+        ({"A": 1, "B": 1, "C": 0}, {1: "AB", 0: "C"}, ""),
+        ({"A": 0, "B": 0, "C": 1}, {}, "ABC"),
     ],
     ids=str,
 )
-def test_copies(memory, reads, names):
-    """Each input is looked at by itself. A region goes along while an input is left there."""
-    lessor = Lessor()
-    one, two = [
-        GpuRegion(GpuProperties(gpu, f"GPU-{gpu}", "G", (8, 0), 1, 1, False), bytes(64), 100, b"", lessor)
-        for gpu in range(2)
-    ]
-    shared = create_region("test")
-    plain = ("D", "UINT8", [4], address(shared.number, 64), 4, MEMORY_CPU, 0)
-    contents = ("E", "UINT8", [1], b"e", 1, MEMORY_CPU, 0)
-    given = {"A": on_gpu("A", one, 3, 5), "B": on_gpu("B", one, 9, 2), "C": on_gpu("C", two, 7, 3)}
-    request = CallRequest("", None, {}, [*given.values(), plain, contents], [shared, one, two], on_gpu=True)
-    assert lie_elsewhere(request, reads) is bool(names)
-    slot = slot_of(request, reads, memory)
-    copied = asyncio.run(fetch(request, reads, memory, slot))
-    assert len(lessor.copied) == len(names)
-    found = {tensor[0]: tensor for tensor in copied.tensors}
-    assert (found["D"], found["E"]) == (plain, contents)
-    for name, former in given.items():
-        if name not in names:
-            assert found[name] == former
-            continue
-        _, _, shape, at, size, kind, device = found[name]
-        assert (shape, size, kind, device) == (former[2], former[4], MEMORY_CPU, 0)
-        offset = at - address(memory.region.number, 0)
-        assert offset % 64 == 0
-        assert bytes(memory.region.view[offset : offset + size]) == bytes([former[3] & 0xFF]) * size
-    left = {one: {"A", "B"}, two: {"C"}}
-    assert set(copied.regions) == {shared, memory.region, *(each for each in left if left[each] - set(names))}
-    slot.free()
-    shared.close()
+def test_copies(shared, regions, reads, copied, left):
+    """Each input is looked at by itself: it goes to its GPU. A region goes along while an input is left there."""
+    request, peers, slots = request_of(shared, *regions), Peers(shared), []
+    former = {tensor[0]: tensor for tensor in request.tensors}
+    sources = {"A": Tensor(regions[0], 3, 5), "B": Tensor(regions[0], 9, 2), "C": Tensor(regions[1], 7, 3)}
+    assert lie_elsewhere(request, reads) is bool(copied)
+    brought = asyncio.run(bring_inputs(request, reads, MEMORY, peers, slots))
+    assert peers.copied == {gpu: [sources[name] for name in names] for gpu, names in copied.items()}
+    expected = dict(former)
+    for gpu, names in copied.items():
+        where = (MEMORY_CPU, 0) if gpu is None else (MEMORY_GPU, gpu)
+        for index, name in enumerate(names):
+            at = address(peers.regions[gpu].number, index * 64)
+            expected[name] = (*former[name][:3], at, former[name][4], *where)
+    assert brought.tensors == list(expected.values())
+    kept = {sources[name].region for name in left} | {peers.regions[gpu] for gpu in copied}
+    assert (set(brought.regions), len(brought.regions)) == ({shared} | kept, len({shared} | kept))
+    assert (slots, brought.on_gpu) == ([f"slot {gpu}" for gpu in copied], False)
+
+
+def test_failure(shared, regions):
+    """Of copies to several GPUs those are known that were made before one fails: the caller frees them."""
+    request, slots = request_of(shared, *regions), []
+    with pytest.raises(InferenceError, match="no memory"):
+        asyncio.run(bring_inputs(request, {"A": 1, "B": 0, "C": 2}, MEMORY, Peers(shared), slots))
+    assert slots == ["slot 1"]

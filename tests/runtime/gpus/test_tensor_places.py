@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where tensors may lie on GPUs, by the instances and FORCE_CPU_ONLY_INPUT_TENSORS."""
 
+from operator import eq
+
 import pytest
 
 from pyruntime.runtime.gpus.tensor_places import (
     FixedPlaces,
     check_input_tensors,
-    outputs_on,
+    outputs_for,
     places_of_model,
     reads_of,
 )
@@ -68,11 +70,12 @@ def test_places(instances, value, expected):
 
 def test_nowhere():
     """Without places all tensors are in main memory."""
-    assert (reads_of(None), outputs_on(None, 1)) == ({}, {})
+    assert reads_of(None) == {}
 
 
-def test_outputs_on_a_gpu():
-    """The outputs of an ensemble may be on several GPUs."""
+def test_outputs_for_a_gpu():
+    """The outputs of an ensemble may be on several GPUs, of which others can read some."""
     places = FixedPlaces({}, {"A": GPU_1, "B": (0, 0, MEMORY_GPU, 0)})
-    assert outputs_on(places, 1) == {"A": GPU_1}
-    assert outputs_on(places, 2) == {}
+    assert outputs_for(places, 1, eq) == {"A": GPU_1}
+    assert outputs_for(places, 2, eq) == {}
+    assert outputs_for(places, 2, lambda source, target: True) == places.outputs

@@ -1,0 +1,303 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Calls between models on two GPUs: the test says when a copy is complete, and the stub on the first one calls."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from pyruntime.runtime.gpus.tensor_places import FixedPlaces
+from pyruntime.runtime.memory.gpu_peers import GpuSlot, Moved, Tensor
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.regions import GpuRegion
+from pyruntime.runtime.requests.types import InferResponse, OnGpu, OutputTensor
+from pyruntime.utils.addresses import address
+from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.gpu.driver import GpuProperties
+from pyruntime.utils.messages import NO_SLOT, Answer, MapGpu, ReleaseHold, Unread
+from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
+
+from .test_calls import Bench, Callee
+
+DECOUPLED = "model_transaction_policy { decoupled: true }"
+LOST = InferenceError("the broker of GPU 1 was lost", Code.UNAVAILABLE)
+
+
+class Peers:
+    """Copies between GPUs which the test completes. `slots` are those of the copies that nobody has freed."""
+
+    def __init__(self):
+        self.moves = []
+        self.slots = []
+        self.unreachable = set()
+
+    def reaches(self, source, target):
+        return (source, target) not in self.unreachable
+
+    async def move(self, tensors, gpu, memory):
+        self.moves.append((tensors, gpu, memory, asyncio.get_running_loop().create_future()))
+        return await self.moves[-1][3]
+
+    def complete(self, region, *addresses, move=-1):
+        """A copy is complete, in this region."""
+        slot = GpuSlot(region, lambda: self.slots.remove(slot))
+        self.slots.append(slot)
+        self.moves[move][3].set_result(Moved(region, slot, list(addresses)))
+
+    def fail(self):
+        self.moves[-1][3].set_exception(LOST)
+
+
+class Lessor:
+    """Owns regions on GPUs."""
+
+    def __init__(self):
+        self.ended = []
+
+    def unused(self, region):
+        self.ended.append(region)
+
+
+class GpuBench(Bench):
+    """The caller is on the first GPU, and the callee on the second one."""
+
+    def __init__(self, text=""):
+        super().__init__(text)
+        self.lessor = Lessor()
+        self.here, self.there, self.copy = (self.region(gpu) for gpu in (0, 1, 0))
+        self.peers = self.server.peers = Peers()
+        self.memory = self.callee.memory = RequestMemory("other", 4096, 4096)
+        self.callee.expected = 0
+        self.callee.on_gpus = FixedPlaces({"IN": 1}, {"OUT": (0, 0, MEMORY_GPU, 1)})
+        self.calls._plan = replace(self.calls._plan, gpu=0)
+        self.connection.lease(self.here)
+        self.taken = []
+
+    def region(self, gpu):
+        properties = GpuProperties(gpu, f"GPU-{gpu}", "G", (8, 0), 1, 1, False)
+        return GpuRegion(properties, bytes(64), 4096, b"", self.lessor)
+
+    def run(self, check):
+        """Run `check`, and what it has calls do."""
+
+        async def within():
+            async with asyncio.TaskGroup() as tasks:
+                self.calls._tasks = tasks
+                await check()
+                assert self.callee.expected == 0
+
+        asyncio.run(within())
+
+    async def turn(self):
+        """Let tasks go on as far as they can."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    def on_gpu(self, number=1):
+        """A response with an output on the callee's GPU."""
+        output = OutputTensor("OUT", "FP32", [1], b"", address(self.there.number, number), OnGpu(self.there, 4))
+        regions = (self.outputs, self.there)
+        return InferResponse("other", 1, "7", [output], {}, lambda: self.released.append(number), regions=regions)
+
+    def close(self):
+        super().close()
+        self.memory.close()
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.setattr(Callee, "expect", lambda self: setattr(self, "expected", self.expected + 1), raising=False)
+    monkeypatch.setattr(Callee, "arrived", lambda self: setattr(self, "expected", self.expected - 1), raising=False)
+    made = []
+
+    def make(text=""):
+        made.append(GpuBench(text))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def outputs(message):
+    """What an Answer says of its outputs: where they are, how large, and in which memory."""
+    return [each[3:] for each in message.response[3]]
+
+
+class TestOutputs:
+    def test_are_copied_before_the_answer(self, bench):
+        """The caller has an output on its own GPU, which stays until the caller drops it."""
+        bench = bench()
+
+        async def check():
+            bench.call()
+            job = bench.callee.jobs[0]
+            assert job.places == {"OUT": (0, 0, MEMORY_GPU, 1)}
+            job.respond(bench.on_gpu(), True)
+            await bench.turn()
+            assert bench.stub.hear() == []
+            assert bench.peers.moves[0][:3] == ([Tensor(bench.there, 1, 4)], 0, bench.memory)
+            bench.peers.complete(bench.copy, address(bench.copy.number, 64))
+            await bench.turn()
+            *_, granted, answer = bench.stub.hear()
+            assert (type(granted), granted.number) == (MapGpu, bench.copy.number)
+            assert outputs(answer) == [[address(bench.copy.number, 64), 4, MEMORY_GPU, 0]]
+            assert (len(bench.peers.slots), bench.released) == (1, [])
+            bench.calls.drop(ReleaseHold([1]))
+            assert (bench.peers.slots, bench.released) == ([], [1])
+
+        bench.run(check)
+
+    def test_stay_in_order(self, bench):
+        """What needs no copy waits for what does, and so does the end."""
+        bench = bench(DECOUPLED)
+
+        async def check():
+            bench.call(decoupled=True)
+            respond = bench.callee.jobs[0].respond
+            for response in (bench.on_gpu(1), bench.response(), bench.on_gpu(2)):
+                respond(response, False)
+            respond(None, True)
+            await bench.turn()
+            assert (bench.stub.hear(), len(bench.peers.moves)) == ([], 1)
+            bench.peers.complete(bench.copy, address(bench.copy.number, 64))
+            await bench.turn()
+            answers = [each for each in bench.stub.hear() if isinstance(each, Answer)]
+            where = [outputs(each)[0][0] for each in answers]
+            assert where == [address(bench.copy.number, 64), address(bench.outputs.number, 64)]
+            bench.peers.complete(bench.copy, address(bench.copy.number, 128))
+            await bench.turn()
+            last, end = (each for each in bench.stub.hear() if isinstance(each, Answer))
+            assert outputs(last)[0][0] == address(bench.copy.number, 128)
+            assert (end, len(bench.calls)) == (Answer(1, None, True), 0)
+
+        bench.run(check)
+
+    def test_through_main_memory(self, bench):
+        """What has no room on the caller's GPU lies in memory of the callee, as outputs of C++ backends do."""
+        bench = bench()
+
+        async def check():
+            bench.call().respond(bench.on_gpu(), True)
+            await bench.turn()
+            slot = bench.memory.allocate(4)
+            bench.peers.complete(bench.memory.region, address(bench.memory.region.number, slot.offset))
+            await bench.turn()
+            assert bench.stub.granted()[-1] == bench.memory.region.number
+            (answer,) = bench.stub.hear()
+            assert outputs(answer) == [[address(bench.memory.region.number, slot.offset), 4, MEMORY_CPU, 0]]
+            slot.free()
+
+        bench.run(check)
+
+    def test_are_lost(self, bench):
+        """A copy that fails is the answer, and the response is released."""
+        bench = bench()
+
+        async def check():
+            bench.call().respond(bench.on_gpu(), True)
+            await bench.turn()
+            bench.peers.fail()
+            await bench.turn()
+            assert bench.stub.hear() == [Answer(1, [Code.UNAVAILABLE, LOST.message, NO_SLOT, [], ""], True)]
+            assert bench.released == [1]
+
+        bench.run(check)
+
+    def test_of_a_caller_that_died(self, bench):
+        """Nothing is sent, and all is released, as soon as the copy is complete: until then the broker writes."""
+        bench = bench()
+
+        async def check():
+            bench.call().respond(bench.on_gpu(), True)
+            await bench.turn()
+            bench.calls.died()
+            assert bench.released == []
+            bench.peers.complete(bench.copy, address(bench.copy.number, 64))
+            await bench.turn()
+            assert (bench.stub.hear(), bench.released, bench.peers.slots) == ([], [1], [])
+            assert (len(bench.calls), bench.there.is_closed) == (0, False)
+
+        bench.run(check)
+
+    def test_that_cannot_be_copied(self, bench):
+        """As far as that is known, such outputs leave their GPU at once."""
+        bench = bench()
+
+        async def check():
+            bench.peers.unreachable.add((1, 0))
+            assert bench.call().places is None
+
+        bench.run(check)
+
+
+class TestInputs:
+    def given(self, bench):
+        """A call with an input on the caller's GPU. Returns its job, if it has begun."""
+        return bench.call(["IN", "FP32", [1, 2], address(bench.here.number, 64), 8, MEMORY_GPU, 0])
+
+    def test_are_copied_before_the_call(self, bench):
+        """The callee finds them on its own GPU. The copy is free when it is done with it, as the caller's tensor is."""
+        bench = bench()
+
+        async def check():
+            assert self.given(bench) is None
+            await bench.turn()
+            assert bench.peers.moves[0][:3] == ([Tensor(bench.here, 64, 8)], 1, bench.memory)
+            bench.peers.complete(bench.there, address(bench.there.number, 0))
+            await bench.turn()
+            (job,) = bench.callee.jobs
+            assert job.tensors == [("IN", "FP32", [1, 2], address(bench.there.number, 0), 8, MEMORY_GPU, 1)]
+            assert job.regions == [bench.there]
+            job.free()
+            assert bench.peers.slots == []
+            job.respond(None, True)
+            assert bench.stub.hear() == [Unread([1]), Answer(1, None, True)]
+
+        bench.run(check)
+
+    def test_are_lost(self, bench):
+        """The call fails, and the caller may use the memory again."""
+        bench = bench()
+
+        async def check():
+            self.given(bench)
+            await bench.turn()
+            bench.peers.fail()
+            await bench.turn()
+            unread, answer = bench.stub.hear()
+            assert (unread, bench.callee.jobs) == (Unread([1]), [])
+            assert LOST.message in answer.response[1]
+
+        bench.run(check)
+
+    def test_of_a_caller_that_died(self, bench):
+        """The call does not begin, and the copy is free when it is complete."""
+        bench = bench()
+
+        async def check():
+            self.given(bench)
+            await bench.turn()
+            bench.calls.died()
+            bench.peers.complete(bench.there, address(bench.there.number, 0))
+            await bench.turn()
+            assert (bench.callee.jobs, bench.peers.slots, len(bench.calls)) == ([], [], 0)
+
+        bench.run(check)
+
+    def test_that_a_dead_callee_has_passed_on(self, bench):
+        """A copy that a stub was given is not free before a model that it called is done with it."""
+        bench = bench()
+
+        async def check():
+            bench.callee.on_gpus = FixedPlaces({"IN": 0}, {})
+            assert self.given(bench).regions == [bench.here]
+            freed = []
+            bench.calls.died()
+            bench.calls.free_unread([GpuSlot(bench.here, lambda: freed.append(1))])
+            assert freed == []
+            bench.callee.jobs[0].free()
+            assert freed == [1]
+
+        bench.run(check)

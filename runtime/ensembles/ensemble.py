@@ -12,6 +12,7 @@ from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.ensembles.credits import StepCredits
 from pyruntime.runtime.ensembles.graph import Graph, Step
 from pyruntime.runtime.execution.executor import CallBack
+from pyruntime.runtime.memory.gpu_peers import GpuPeers
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
 from pyruntime.utils.errors import InferenceError
@@ -44,8 +45,9 @@ class Ensemble(Generic[S]):
         statistics: ModelStatistics,
         find: Callable[[str, int], StepModel],
         tracer: CallTracer,
+        peers: GpuPeers,
     ) -> None:
-        """`find` returns the version that serves a model, and raises InferenceError."""
+        """`find` returns the version that serves a model, and raises InferenceError. `peers` copy between GPUs."""
         ensemble = spec.ensemble
         assert ensemble is not None  # the loader looks
         self.spec = spec
@@ -55,6 +57,7 @@ class Ensemble(Generic[S]):
         self.statistics = statistics
         self.find = find
         self.tracer = tracer
+        self.peers = peers
         limit = ensemble.max_inflight_requests
         self.credits: StepCredits[S] | None = StepCredits(limit) if limit else None
         self.is_batching = spec.max_batch_size > 0

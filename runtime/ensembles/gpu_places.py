@@ -2,17 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the tensors of an ensemble may lie on GPUs. (pure)
 
-A tensor stays on the GPU where it is if all steps that read it read it there. An output stays only if the request says
-that it may: its client has memory there, or its caller is there. An input that is an output, too, is in main memory,
+A tensor between steps stays on the GPU where it is if all steps that read it do so there, or on another GPU that can be
+reached: see gpu_copies.py. An output stays only if the request says that it may: its client has memory there, or its
+caller is there; and if all steps that read it, too, do so there. An input that is an output, too, is in main memory,
 because no step decides about it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import eq
 
 from pyruntime.runtime.ensembles.graph import OUTPUTS, Graph, Plan, Step
-from pyruntime.runtime.gpus.tensor_places import FixedPlaces, TensorPlaces, reads_of
+from pyruntime.runtime.gpus.tensor_places import FixedPlaces, Reaches, TensorPlaces, reads_of
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.request_codec import OutputPlaceRef
 
@@ -70,13 +72,13 @@ def ensemble_places(plan: Plan, models: StepPlaces) -> TensorPlaces:
 
 
 def places_of_step(
-    step: Step, plan: Plan, models: StepPlaces, wanted: Mapping[str, OutputPlaceRef] | None
+    step: Step, plan: Plan, models: StepPlaces, wanted: Mapping[str, OutputPlaceRef] | None, reaches: Reaches = eq
 ) -> dict[str, OutputPlaceRef] | None:
     """The outputs of a step that may stay on a GPU, by the names of its model; None for none.
 
     `wanted` are the outputs of the ensemble that may, and where.
     """
-    places = _staying(step, plan, models)
+    places = _staying(step, plan, models, reaches)
     for name, tensor in step.outputs:
         is_output = OUTPUTS in plan.readers.get(tensor, ())
         if is_output and name in places and (wanted is None or wanted.get(tensor) != places[name]):
@@ -84,14 +86,15 @@ def places_of_step(
     return places or None
 
 
-def _staying(step: Step, plan: Plan, models: StepPlaces) -> dict[str, OutputPlaceRef]:
-    """The outputs of a step that all steps which read them read where they are, by the names of its model."""
+def _staying(step: Step, plan: Plan, models: StepPlaces, reaches: Reaches = eq) -> dict[str, OutputPlaceRef]:
+    """The outputs of a step that all steps which read them can read on their GPUs, by the names of its model."""
     places = models[step.index]
     made = {} if places is None else places.outputs
     staying: dict[str, OutputPlaceRef] = {}
     for name, tensor in step.outputs:
         place = made.get(name)
-        if place is not None and _gpus_of_readers(tensor, plan, models) <= {place[3]}:
+        gpus = _gpus_of_readers(tensor, plan, models)
+        if place is not None and all(gpu is not None and reaches(place[3], gpu) for gpu in gpus):
             staying[name] = place
     return staying
 

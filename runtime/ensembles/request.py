@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.ensembles.ensemble import Ensemble, StepModel
+from pyruntime.runtime.ensembles.gpu_copies import bring, lie_elsewhere
 from pyruntime.runtime.ensembles.gpu_places import places_of_step
 from pyruntime.runtime.ensembles.graph import OUTPUTS, Step, fitting
 from pyruntime.runtime.ensembles.marks import SequenceMark, changed_mark, mark_parameters
@@ -32,6 +33,7 @@ from pyruntime.runtime.ensembles.tensors import (
 from pyruntime.runtime.ensembles.times import StepTimes
 from pyruntime.runtime.execution.deadlock import Waiting
 from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.gpus.tensor_places import reads_of
 from pyruntime.runtime.memory.client_outputs import put_in_place
 from pyruntime.runtime.observe.statistics import FailureReason
 from pyruntime.runtime.regions import ClientRegion, GpuRegion, SharedRegion
@@ -79,6 +81,7 @@ class EnsembleRequest:
         "_plan",
         "_run",
         "_times",
+        "_uses_gpus",
         "_waiting",
         "job",
         "mark",
@@ -101,6 +104,8 @@ class EnsembleRequest:
         # What lets a decoupled step go on after a response, by the step and the iteration.
         self._paces: dict[tuple[int, int], Source] = {}
         self._commands: deque[Command[Source]] = deque()
+        # Whether tensors between steps may lie on GPUs.
+        self._uses_gpus = False
         self._is_busy = self._is_over = False
         self._last: InferResponse | None = None
         self._failure: InferenceError | None = None
@@ -168,7 +173,9 @@ class EnsembleRequest:
     def places_on_gpu(self, step: Step) -> dict[str, OutputPlaceRef] | None:
         """See StepOwner."""
         models = {index: callee.on_gpus for index, callee in self._callees.items()}
-        return places_of_step(step, self._plan, models, self.job.places)
+        places = places_of_step(step, self._plan, models, self.job.places, self._ensemble.peers.reaches)
+        self._uses_gpus |= places is not None
+        return places
 
     def responded(self, call: StepCall, outcome: InferResponse | InferenceError | None, final: bool) -> None:
         """See StepOwner."""
@@ -282,8 +289,37 @@ class EnsembleRequest:
                 return
         call = StepCall(self, ensemble.tracer, start)
         self._calls[call] = None
+        callee, known = self._callees[step.index], start.iteration.tensors
+        if self._uses_gpus and lie_elsewhere(step, known, reads_of(callee.on_gpus)):
+            ensemble.peers.tasks.create_task(self._start_brought(call, callee), name="copy tensors of a step to a GPU")
+        else:
+            self._start_here(call, callee)
+
+    async def _start_brought(self, call: StepCall, callee: StepModel) -> None:
+        """Call the model of a step whose inputs are to be copied before."""
+        failure: InferenceError | None = None
+        known, peers = call.iteration.tensors, self._ensemble.peers
+        callee.expect()
         try:
-            call.start(self._callees[step.index])
+            await bring(call.step, known, reads_of(callee.on_gpus), callee.memory, peers)
+        except InferenceError as exc:
+            failure = exc
+        finally:
+            callee.arrived()
+        if failure is not None:
+            call.free()
+            self.responded(call, failure, True)
+            return
+        if self._run.is_stopped:
+            call.cancel()
+        self._start_here(call, callee)
+        self._perform()
+
+    def _start_here(self, call: StepCall, callee: StepModel) -> None:
+        """Call the model of a step whose inputs lie where it reads them."""
+        step = call.step
+        try:
+            call.start(callee)
         except InferenceError as exc:
             _LOG.warning("Ensemble '%s' failed to schedule step %d: %s", self.model_name, step.index, exc.message)
             self.responded(call, exc, True)

@@ -17,6 +17,7 @@ from pyruntime.runtime.ensembles.run import Start
 from pyruntime.runtime.ensembles.tensors import Source, end_reads
 from pyruntime.runtime.ensembles.times import StepTimes
 from pyruntime.runtime.execution.job import Job, Respond
+from pyruntime.runtime.gpus.tensor_places import reads_of
 from pyruntime.runtime.regions import ClientRegion, GrantedRegion
 from pyruntime.runtime.requests.types import InferResponse, OnGpu, Parameter, Slot
 from pyruntime.utils.errors import InferenceError
@@ -112,7 +113,7 @@ class StepCall(ModelCall):
         if source is not None and kept is not None:
             prepared = kept.derived.get((step, source.batch))
         if prepared is None:
-            prepared = self._prepare()
+            prepared = self._prepare(callee)
             if source is not None and kept is not None:
                 kept.derive((step, source.batch), prepared)
         inputs, contents, regions = prepared.inputs, prepared.contents, prepared.regions
@@ -146,7 +147,7 @@ class StepCall(ModelCall):
         self.times = job.trace = StepTimes()
         return job
 
-    def _prepare(self) -> Prepared:
+    def _prepare(self, callee: Callee) -> Prepared:
         """The inputs of the step, as they are now."""
         step, known = self.step, self.iteration.tensors
         inputs: list[TensorRef] = []
@@ -159,6 +160,8 @@ class StepCall(ModelCall):
             if source is None:
                 continue
             tensor = source.tensors[ensemble_name]
+            if source.copies is not None:
+                tensor = source.tensor(ensemble_name, reads_of(callee.on_gpus).get(name))
             datatype, shape, data, at = tensor.datatype, tensor.shape, tensor.data, tensor.address
             size = len(data) if tensor.place is None else tensor.place.byte_size
             if step.is_batching != (source.batch > 0):

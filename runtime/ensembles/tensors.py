@@ -8,6 +8,7 @@ the last use of its tensors has ended.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from pyruntime.runtime.calls.tensors import HeldResponse
 from pyruntime.runtime.ensembles.graph import INPUTS, Plan, Step
 from pyruntime.runtime.ensembles.marks import SequenceMark
 from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.memory.gpu_peers import Moved
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.regions import ClientRegion, GpuRegion, GrantedRegion
 from pyruntime.runtime.requests.types import (
@@ -34,10 +36,11 @@ class Source:
     Its regions stay open until then. `batch` is the batch size of the request that made the tensors, 0 if its model
     does not batch. `mark` is what the step that wrote them has set for the steps behind it; None for the request.
     `tensors` are those that somebody reads, by their names in the ensemble. Those in a client's memory, or on a GPU,
-    have a place. `kept` are all outputs of the response, if other responses have the same ones.
+    have a place. `kept` are all outputs of the response, if other responses have the same ones. `copies` are those of
+    tensors on a GPU for readers elsewhere, by the name and the reader's GPU, None for main memory: see gpu_copies.py.
     """
 
-    __slots__ = ("_free", "_uses", "batch", "kept", "mark", "regions", "tensors")
+    __slots__ = ("_copying", "_free", "_uses", "batch", "copies", "kept", "mark", "regions", "tensors")
 
     def __init__(
         self,
@@ -55,6 +58,8 @@ class Source:
         self.mark = mark
         self.tensors: dict[str, OutputTensor] = {}
         self.kept: KeptOutputs | None = None
+        self.copies: dict[tuple[str, int | None], OutputTensor] | None = None
+        self._copying: asyncio.Lock | None = None
         if not uses:
             self.regions = ()
             free()
@@ -69,6 +74,30 @@ class Source:
             self._free()
             for region in self.regions:
                 region.close()
+
+    @property
+    def copying(self) -> asyncio.Lock:
+        """Held by who makes copies."""
+        if self._copying is None:
+            self._copying = asyncio.Lock()
+        return self._copying
+
+    def tensor(self, name: str, gpu: int | None) -> OutputTensor:
+        """A tensor for a reader on this GPU, or in main memory: the copy that was made for it, or the tensor itself."""
+        return self.tensors[name] if self.copies is None else self.copies.get((name, gpu), self.tensors[name])
+
+    def add_copies(self, gpu: int | None, copies: Mapping[str, OutputTensor], moved: Moved) -> None:
+        """Keep copies of tensors, by their names, until the last use ends."""
+        self.copies = {**(self.copies or {}), **{(name, gpu): copy for name, copy in copies.items()}}
+        self.regions = (*self.regions, moved.region)
+        moved.region.count_on()
+        free = self._free
+
+        def free_all() -> None:
+            moved.slot.free()
+            free()
+
+        self._free = free_all
 
     def region_of(self, tensor: OutputTensor) -> GrantedRegion:
         """The region that a tensor with an address lies in."""

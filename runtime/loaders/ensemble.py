@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
-from pyruntime.runtime.calls.model_call import CallTracer
 from pyruntime.runtime.config.ensemble_steps import inherited_labels
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.ensembles.ensemble import Ensemble
@@ -22,6 +21,7 @@ from pyruntime.runtime.ensembles.graph import Graph
 from pyruntime.runtime.ensembles.request import WaitingStart
 from pyruntime.runtime.ensembles.step_call import TimedTracer
 from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
+from pyruntime.runtime.instances.model_server import ModelServer
 from pyruntime.runtime.loaders.version_loader import (
     LoadedVersion,
     VersionFactory,
@@ -40,9 +40,10 @@ _LOG = logging.getLogger("pyruntime.repository")
 class EnsembleLoader:
     """See the module, and VersionLoader. `find` returns the version that serves, and raises InferenceError."""
 
-    def __init__(self, find: Callable[[str, int], ModelVersion], tracer: CallTracer, factory: VersionFactory) -> None:
+    def __init__(self, find: Callable[[str, int], ModelVersion], server: ModelServer, factory: VersionFactory) -> None:
         self._find = find
-        self._tracer = TimedTracer(tracer)
+        self._server = server
+        self._tracer = TimedTracer(server)
         self._factory = factory
 
     async def load(
@@ -67,7 +68,7 @@ class EnsembleLoader:
         if draft.gpus.all:
             model.leave_on_gpus(EnsemblePlaces(graph, lambda name, version: self._find(name, version).on_gpus))
         ensemble: Ensemble[WaitingStart] = Ensemble(
-            model.spec, version, graph, memory, model.statistics, self._find, self._tracer
+            model.spec, version, graph, memory, model.statistics, self._find, self._tracer, self._server.peers
         )
         executor = EnsembleExecutor(ensemble, model.scheduler)
         warm_up = warm_up_of(model, draft.folder.path)

@@ -22,6 +22,7 @@ from pyruntime.runtime.loaders.model_loader import ModelLoader
 from pyruntime.runtime.loaders.python import PythonLoader
 from pyruntime.runtime.loaders.version_loader import VersionFactory, limit
 from pyruntime.runtime.memory.clients import ClientMemory
+from pyruntime.runtime.memory.gpu_peers import GpuPeers
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.control import ModelControl
@@ -101,6 +102,8 @@ class World:
         self.links = []
         # The memory there that stubs lease; None in scenarios without GPUs.
         self.gpus = None
+        # What copies between GPUs; None in scenarios without GPUs.
+        self.peers = None
 
     # What is simulated in place of processes and memory.
 
@@ -146,6 +149,7 @@ class World:
         if "gpu" in self.plan.features:
             sizes = dict.fromkeys(range(len(self.devices.gpus)), KEPT_BYTES)
             self.gpus = WatchedLeases(self, brokers, sizes, Random(f"{self.plan.seed} reads"))
+            self.peers = GpuPeers(self.gpus, tasks)
         self.cache = LocalCache("local", {"size": "4096"})
         await self.cache.open()
         settings = LIMITED if self.plan.limits_rate else SETTINGS

@@ -4,6 +4,8 @@
 
 import gc
 from dataclasses import replace
+from operator import eq
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -120,8 +122,9 @@ class World:
         )
         self.memory = type("Memory", (), {"region": Region(1)})()
         self.statistics = ModelStatistics()
+        self.peers = SimpleNamespace(reaches=eq)
         made = Ensemble(
-            spec, 1, graphs.graph(), self.memory, self.statistics, lambda name, version: self.models[name], None
+            spec, 1, graphs.graph(), self.memory, self.statistics, lambda name, _: self.models[name], None, self.peers
         )
         self.ensemble = made
         self.requests = EnsembleRequests(made, self)

@@ -71,7 +71,7 @@ class GpuBench(Bench):
         self.callee.expected = 0
         self.callee.on_gpus = FixedPlaces({"IN": 1}, {"OUT": (0, 0, MEMORY_GPU, 1)})
         self.calls._plan = replace(self.calls._plan, gpu=0)
-        self.connection.lease(self.here)
+        self.connection.regions.lease(self.here)
         self.taken = []
 
     def region(self, gpu):

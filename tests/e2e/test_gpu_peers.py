@@ -1,0 +1,308 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that go from the GPU of one model to that of another one, on GPUs of the stand-in, with real servers.
+
+Where nothing may pass main memory, all copies to and from it fail: those of the brokers, and those of models but for
+what their framework does itself.
+"""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from tritonclient.utils import InferenceServerException
+
+from tests.e2e.harness.frameworks import STAND_IN_ARRAY
+from tests.e2e.harness.gpu_regions import HTTP, brokers, on_gpu, to_gpu
+from tests.plugins.gpus import TWO_GPUS, TWO_PEERS
+
+CONFIG = """
+backend: "python"
+input { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] }
+output { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] }
+instance_group { kind: KIND_GPU gpus: [ GPU ] }
+parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }
+"""
+COMMON = (
+    STAND_IN_ARRAY
+    + '''
+import os
+import time
+import triton_python_backend_utils as pb_utils
+
+def here(tensor, name="seen"):
+    """The tensor as an array of the framework. Notes where it was: G on the GPU, C in main memory."""
+    with open(os.path.join(os.path.dirname(__file__), name), "a") as file:
+        file.write("C" if tensor.is_cpu() else "G")
+    return make(tensor.as_numpy()) if tensor.is_cpu() else take(tensor)
+
+def response(array):
+    return pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", array)])
+'''
+)
+DOUBLE = (
+    COMMON
+    + """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.kept = []
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            tensor = request.inputs()[0]
+            if request.request_id() == "check":
+                contents = np.concatenate([each.as_numpy() for each in self.kept])
+                responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", contents)]))
+                continue
+            if request.request_id() == "keep":
+                self.kept.append(tensor)
+            array = here(tensor)
+            if request.request_id() == "die":
+                os._exit(1)
+            responses.append(response(times(array, 2)))
+        return responses
+"""
+)
+# Two responses, of which the second one has no tensor on a GPU and must not overtake the first one.
+STREAM = (
+    COMMON
+    + """
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender, array = request.get_response_sender(), here(request.inputs()[0])
+            sender.send(response(times(array, 2)))
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array.read() * 3)]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+)
+# Makes a tensor of its input, and calls the model that the id of the request names with it. It gives the answer to
+# another model after a wait.
+CALL = (
+    COMMON
+    + """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.one(request) for request in requests]
+
+    def one(self, request):
+        callee, _, id = request.request_id().partition(" ")
+        tensor = pb_utils.Tensor.from_dlpack("IN", times(here(request.inputs()[0]), 5))
+        call = pb_utils.InferenceRequest(
+            model_name=callee, requested_output_names=["OUT"], inputs=[tensor], request_id=id
+        )
+        if callee == "stream":
+            found = [here(each.output_tensors()[0], "back").read() for each in call.exec(decoupled=True)
+                     if each.output_tensors()]
+            return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.concatenate(found))])
+        answer = call.exec()
+        if id == "wait":  # and hand the tensor on
+            flag = os.path.join(os.path.dirname(__file__), "waits")
+            open(flag, "w").close()
+            while os.path.exists(flag):
+                time.sleep(0.01)
+            tensor = answer.output_tensors()[0]
+            tensor._name = "IN"
+            call = pb_utils.InferenceRequest(model_name="again0", requested_output_names=["OUT"], inputs=[tensor])
+            answer = call.exec()
+        if answer.has_error():
+            return pb_utils.InferenceResponse(error=answer.error())
+        return response(times(here(answer.output_tensors()[0], "back"), 7))
+"""
+)
+STEP = """
+step {{
+  model_name: "{}" model_version: -1 input_map {{ key: "IN" value: "{}" }} output_map {{ key: "OUT" value: "{}" }}
+}}
+"""
+
+
+def ensemble(*steps):
+    """The configuration of an ensemble, of steps that are a model, its input and its output."""
+    outputs = [step[2] for step in steps if step[2].startswith("OUT")]
+    tensors = "".join(f'output {{ name: "{name}" data_type: TYPE_INT64 dims: [ -1 ] }}\n' for name in outputs)
+    given = 'input { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] }\n'
+    made = "\n".join(STEP.format(*step) for step in steps)
+    return f'platform: "ensemble"\n{given}{tensors}ensemble_scheduling {{\n{made}\n}}'
+
+
+@pytest.fixture(scope="module")
+def machine(machine):
+    """A machine with two GPUs that have access to each other."""
+    machine.describe(*TWO_PEERS)
+    return machine
+
+
+@pytest.fixture(scope="module")
+def repository(write_model, tmp_path_factory):
+    """The models. Those that end in 0 and 1 are on these GPUs."""
+    folder = tmp_path_factory.mktemp("models")
+    for gpu in ("0", "1"):
+        config = CONFIG.replace("GPU ]", f"{gpu} ]")
+        write_model(folder, f"double{gpu}", DOUBLE, config)
+        write_model(folder, f"again{gpu}", DOUBLE, config)
+        write_model(folder, f"call{gpu}", CALL, config)
+    write_model(
+        folder, "stream", STREAM, CONFIG.replace("GPU ]", "1 ]") + "model_transaction_policy { decoupled: true }"
+    )
+    write_model(
+        folder, "there_and_back", None, ensemble(("double0", "IN", "a"), ("double1", "a", "b"), ("again0", "b", "OUT"))
+    )
+    write_model(
+        folder,
+        "two_readers",
+        None,
+        ensemble(("double0", "IN", "a"), ("double1", "a", "OUT1"), ("again1", "a", "OUT2"), ("again0", "a", "OUT3")),
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(serving, machine, repository):
+    """A server with these models."""
+    with serving(repository, "--allow-client-shm=true") as started:
+        yield started
+
+
+@pytest.fixture
+def seen(repository):
+    """`seen(model, name="seen")`: where the model found tensors since the last time: G on the GPU, C in main memory."""
+
+    def read(model, name="seen"):
+        path = repository / model / "1" / name
+        found = path.read_text() if path.exists() else ""
+        path.unlink(missing_ok=True)
+        return found
+
+    for path in repository.glob("*/1/*"):
+        if path.name in ("seen", "back"):
+            path.unlink()
+    return read
+
+
+@pytest.fixture
+def between_gpus(server, machine, region):
+    """`between_gpus(model, array, id)`: the output of a request whose tensors never lie in main memory."""
+
+    def infer(model, array, id=""):
+        given, got = region(HTTP, array.nbytes), region(HTTP, array.nbytes)
+        given.put(array)
+        refused = "CUDA_ERROR_NOT_SUPPORTED"
+        with closing(server.client()) as client, machine.failing(read=refused, write=refused):
+            client.infer(model, [on_gpu(HTTP, array, given)], outputs=[to_gpu(HTTP, got, array.nbytes)], request_id=id)
+        return got.get(array)
+
+    return infer
+
+
+def infer(server, model, array, id=""):
+    return server.infer(model, {"IN": array}, request_id=id).as_numpy("OUT")
+
+
+@pytest.mark.parametrize("count", [4, 3_000_000], ids=["small", "large"])
+def test_calls(between_gpus, seen, count):
+    """The input and the output of a call go from GPU to GPU, and nothing of it to main memory."""
+    array = np.arange(count)
+    for _ in range(3):
+        assert_array_equal(between_gpus("call0", array, "double1"), array * 70)
+    assert (seen("call0"), seen("double1"), seen("call0", "back")) == ("GGG", "GGG", "GGG")
+
+
+def test_ensembles(between_gpus, seen):
+    """So do tensors between the steps of an ensemble."""
+    array = np.arange(100_000)
+    for _ in range(3):
+        assert_array_equal(between_gpus("there_and_back", array), array * 8)
+    assert (seen("double0"), seen("double1"), seen("again0")) == ("GGG", "GGG", "GGG")
+
+
+def test_two_readers_on_one_gpu(server, seen):
+    """All readers of a tensor read it on their GPU, one of them where it was made."""
+    array = np.arange(1000)
+    answer = server.infer("two_readers", {"IN": array})
+    for name in ("OUT1", "OUT2", "OUT3"):
+        assert_array_equal(answer.as_numpy(name), array * 4)
+    assert (seen("double1"), seen("again1"), seen("again0")) == ("G", "G", "G")
+
+
+def test_streams(server, seen):
+    """Responses of a decoupled model reach the caller in their order, also if only the first one is copied."""
+    array = np.arange(1000)
+    found = infer(server, "call0", array, "stream")
+    assert_array_equal(found, np.concatenate([array * 10, array * 15]))
+    assert seen("call0", "back") == "GC"
+
+
+def test_kept_inputs(server):
+    """A copy stays as it is for as long as the model keeps it."""
+    kept = np.arange(5000)
+    infer(server, "call0", kept, "double1 keep")
+    for add in range(1, 20):
+        infer(server, "call0", kept + add, "double1")
+    assert_array_equal(infer(server, "double1", kept[:1], "check"), kept * 5)
+
+
+def test_many_at_once(server):
+    """Requests at the same time have their own tensors, and all of their memory is free afterwards."""
+    arrays = [np.arange(2000) + number for number in range(40)]
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda array: infer(server, "there_and_back", array), arrays))
+        calls = list(threads.map(lambda array: infer(server, "call1", array, "double0"), arrays))
+    for array, answer, called in zip(arrays, answers, calls, strict=True):
+        assert_array_equal(answer, array * 8)
+        assert_array_equal(called, array * 70)
+
+
+def test_reader_dies(server):
+    """What dies while it reads a copy leaves nothing behind: the next requests are answered."""
+    array = np.arange(1000)
+    with pytest.raises(InferenceServerException, match="It was lost while it ran this request"):
+        infer(server, "call0", array, "double1 die")
+    assert_array_equal(infer(server, "call0", array, "double1"), array * 70)
+
+
+@pytest.mark.parametrize("ordinal", [0, 1])
+def test_broker_is_lost(server, repository, wait_until, ordinal):
+    """A copy is lost with the broker of its GPU, and a tensor that was copied is not."""
+    array, waits = np.arange(1000), repository / "call0" / "1" / "waits"
+    with ThreadPoolExecutor(1) as threads:
+        pending = threads.submit(infer, server, "call0", array, "double1 wait")
+        wait_until(waits.exists)
+        (broker,) = [each for each in brokers(server) if f"GPU {ordinal}" in each.title]
+        said = f"The tensors of models on GPU {ordinal} were lost with its broker."
+        before = server.log.count(said)
+        os.kill(broker.pid, signal.SIGKILL)
+        wait_until(lambda: server.log.count(said) > before)
+        waits.unlink()
+        if ordinal:
+            assert_array_equal(pending.result(), array * 140)
+        else:
+            with pytest.raises(InferenceServerException, match="the broker of GPU 0 was lost"):
+                pending.result()
+    assert_array_equal(infer(server, "call0", array, "double1"), array * 70)
+    assert_array_equal(infer(server, "there_and_back", array), array * 8)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options"),
+    [(TWO_GPUS, ()), (TWO_PEERS, ("--cuda-memory-pool-byte-size=1:0",))],
+    ids=["no access", "no pool"],
+)
+def test_through_main_memory(serving, machine, repository, seen, gpus, options):
+    """Where there is no way from GPU to GPU, tensors go through main memory, and no request fails."""
+    machine.describe(*gpus)
+    array = np.arange(1000)
+    try:
+        with serving(repository, *options) as server:
+            for _ in range(3):
+                assert_array_equal(infer(server, "call0", array, "double1"), array * 70)
+                assert_array_equal(infer(server, "there_and_back", array), array * 8)
+            assert server.log.count("Tensors go from GPU 0 to GPU 1 through main memory") == (not options)
+    finally:
+        machine.describe(*TWO_PEERS)
+    assert set(seen("double1")) == {"C"}

@@ -1,0 +1,216 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to ensembles whose steps are on two GPUs. The test says when a copy is complete."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyruntime.runtime.memory.gpu_peers import GpuSlot, Moved
+from pyruntime.utils.addresses import address
+from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
+
+from .graphs import Node, ensembles
+from .test_gpu_places import nowhere, on, reads_main_memory
+from .test_gpu_requests import Memory, put_on
+from .test_request import GONE, Region, World, answers_of, chain
+
+LOST = InferenceError("the broker of GPU 0 was lost", Code.UNAVAILABLE)
+# Two steps on the second GPU, and one on the first, read what the first step makes there.
+READERS = [Node([("in", False)], ["a"]), *(Node([("a", False)], [f"b{index}"]) for index in range(3))]
+JOIN = Node([("b0", False), ("b1", False), ("b2", False)], ["out"])
+
+
+class Peers:
+    """Copies between GPUs that the test completes. `pending` are their tensors, their GPU, and a future."""
+
+    def __init__(self, memory):
+        self._memory = memory
+        self.tasks = None
+        self.pending = []
+        self.main_memory = Region(50)
+        self.live = self.count = 0
+
+    def reaches(self, source, target):
+        return True
+
+    async def move(self, tensors, gpu, memory):
+        self.pending.append((tensors, gpu, asyncio.get_running_loop().create_future()))
+        self.count += 1
+        region = await self.pending[-1][2]
+        assert not any(each.region.is_closed for each in tensors)
+        self.live += 1
+        return Moved(region, GpuSlot(region, self._free), [address(region.number, 0)] * len(tensors))
+
+    def complete(self, index=0, *, is_on_gpu=True):
+        """A copy is complete. Returns its region."""
+        _, gpu, future = self.pending.pop(index)
+        region = self._memory.region(gpu) if is_on_gpu and gpu is not None else self.main_memory
+        future.set_result(region)
+        return region
+
+    def fail(self, index=0):
+        self.pending.pop(index)[2].set_exception(LOST)
+
+    def _free(self):
+        self.live -= 1
+
+
+async def turn():
+    """Let tasks go on as far as they can."""
+    for _ in range(6):
+        await asyncio.sleep(0)
+
+
+def run(world, check):
+    """Run `check`, which is awaited with the memory and the peers of the world. Nothing may be left then."""
+    memory = Memory()
+    peers = world.ensemble.peers = Peers(memory)
+
+    async def within():
+        async with asyncio.TaskGroup() as peers.tasks:
+            await check(memory, peers)
+            await turn()
+
+    asyncio.run(within())
+    assert (peers.live, peers.main_memory.uses, peers.pending) == (0, 0, [])
+    world.check_over()
+    memory.check_over()
+
+
+def test_step_on_another_gpu():
+    """A step begins when its input has been copied to its GPU. The copy is free when the step is done with it."""
+    world = chain()
+
+    async def check(memory, peers):
+        put_on(world, memory, 0, 1)
+        world.request()
+        (source,) = [model.chunk for model in world.models.values() if model.on_gpus.reads == {"i0": 0}]
+        world.answer(0)
+        await turn()
+        ((tensors, gpu, _),) = peers.pending
+        assert ([each.region for each in tensors], gpu, world.open) == ([source], 1, [])
+        copy = peers.complete()
+        await turn()
+        ((_, job, _),) = world.open
+        assert job.tensors == [("i0", "INT8", [1], address(copy.number, 0), 1, MEMORY_GPU, 1)]
+        assert (job.regions, peers.live) == ([copy], 1)
+        world.answer(0)
+        assert peers.live == 0
+
+    run(world, check)
+
+
+def test_one_copy_for_each_gpu():
+    """Readers on one GPU share a copy, also if both need it at the same time; on its own GPU none is needed."""
+    world = chain(*READERS, JOIN)
+
+    async def check(memory, peers):
+        put_on(world, memory, 0, 1, 1, 0, 0)
+        world.request()
+        world.answer(0)
+        await turn()
+        assert [model.node.writes for model, _, _ in world.open] == [["b2"]]
+        copy = peers.complete()
+        await turn()
+        assert peers.count == 1
+        assert [job.regions == [copy] for _, job, _ in world.open] == [False, True, True]
+        while world.open or peers.pending:
+            world.answer(0) if world.open else peers.complete()
+            await turn()
+
+    run(world, check)
+
+
+def test_through_main_memory():
+    """What has no room on the GPU is read in main memory, in the memory of the model that reads it."""
+    world = chain()
+
+    async def check(memory, peers):
+        put_on(world, memory, 0, 1)
+        world.request()
+        world.answer(0)
+        await turn()
+        region = peers.complete(is_on_gpu=False)
+        await turn()
+        ((_, job, _),) = world.open
+        assert job.tensors == [("i0", "INT8", [1], address(region.number, 0), 1, MEMORY_CPU, 0)]
+        assert job.regions == [region]
+        world.answer(0)
+
+    run(world, check)
+
+
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        ("fail", "in ensemble 'e', the broker of GPU 0 was lost (step 1, model 'm1')"),
+        ("cancel", ""),
+        ("give up", "gone"),
+    ],
+)
+def test_ends_while_a_step_waits(end, says):
+    """A step whose input is lost fails the request; after another end it does not begin."""
+    world = chain()
+
+    async def check(memory, peers):
+        put_on(world, memory, 0, 1)
+        job = world.request()
+        world.answer(0)
+        await turn()
+        if end == "fail":
+            peers.fail()
+        elif end == "cancel":
+            world.requests.cancel(job)
+            peers.complete()
+        else:
+            world.requests.give_up(GONE)
+            assert len(world.requests) == 0
+            peers.complete()
+        await turn()
+        assert world.open == []
+        ((failure, _),) = answers_of(world)
+        assert says in failure.message
+
+    run(world, check)
+
+
+@given(ensembles(), st.integers(0, 2), st.data())
+def test_whatever_happens(graphs, limit, data):
+    """Each model finds its inputs where it reads them, and whatever happens all memory is free at the end."""
+    world = World(graphs, limit)
+    world.frees_late = data.draw(st.booleans())
+
+    def go_on(peers, *, fails):
+        """One thing that a model or a broker does."""
+        if (peers.pending and data.draw(st.booleans())) or not world.open:
+            index = data.draw(st.integers(0, len(peers.pending) - 1))
+            peers.fail(index) if fails else peers.complete(index, is_on_gpu=data.draw(st.booleans()))
+        else:
+            world.answer(data.draw(st.integers(0, len(world.open) - 1)), InferenceError("no") if fails else None)
+
+    async def check(memory, peers):
+        for node, model in zip(graphs.nodes, world.models.values(), strict=True):
+            gpu = data.draw(st.integers(0, 2))
+            model.on_gpus = data.draw(st.sampled_from([on, on, on, reads_main_memory, nowhere]))(gpu % 2, node)
+            model.chunk = memory.region(gpu % 2)
+        for _ in range(data.draw(st.integers(1, 3))):
+            world.request()
+        for action in data.draw(st.lists(st.sampled_from(["go on"] * 6 + ["fail", "refuse", "cancel", "give up"]))):
+            if action == "cancel":
+                world.requests.cancel(data.draw(st.sampled_from(world.jobs))[0])
+            elif action == "give up":
+                world.requests.give_up(GONE)
+            elif action == "refuse":
+                data.draw(st.sampled_from(list(world.models.values()))).refuses = True
+            elif world.open or peers.pending:
+                go_on(peers, fails=action == "fail")
+            await turn()
+        while world.open or peers.pending:
+            go_on(peers, fails=False)
+            await turn()
+
+    run(world, check)

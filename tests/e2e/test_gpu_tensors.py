@@ -5,10 +5,11 @@
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 
 import numpy as np
 import pytest
+import tritonclient.utils.shared_memory as shm
 from numpy.testing import assert_array_equal
 from tritonclient.utils import InferenceServerException
 
@@ -181,6 +182,38 @@ ensemble_scheduling {
   }
 }
 """
+# Doubles what it reads on the GPU, and adds what it has in main memory.
+ADD = (
+    FRAMEWORK
+    + """
+class TritonPythonModel:
+    def execute(self, requests):
+        (request,) = requests
+        there, here = sorted(request.inputs(), key=pb_utils.Tensor.name)
+        assert not there.is_cpu() and here.is_cpu()
+        sum = pb_utils.Tensor.from_dlpack("SUM", doubled(there)).as_numpy() + here.as_numpy()
+        return [pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", filled(sum))])]
+"""
+)
+TWO_INPUTS = CONFIG.replace("input {", "input { name: 'MORE' data_type: TYPE_INT64 dims: [ -1 ] }\ninput {")
+# One input is an output, too.
+ADDS = """
+platform: "ensemble"
+input { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] }
+input { name: "MORE" data_type: TYPE_INT64 dims: [ -1 ] }
+output { name: "MORE" data_type: TYPE_INT64 dims: [ -1 ] }
+output { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] }
+ensemble_scheduling {
+  step {
+    model_name: "add" model_version: -1
+    input_map [ { key: "IN" value: "IN" }, { key: "MORE" value: "MORE" } ] output_map { key: "OUT" value: "a" }
+  }
+  step {
+    model_name: "double" model_version: -1
+    input_map { key: "IN" value: "a" } output_map { key: "OUT" value: "OUT" }
+  }
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +227,8 @@ def repository(write_model, tmp_path_factory):
     write_model(folder, "double_on_cpu", DOUBLE, here)
     write_model(folder, "call", CALL, here)
     write_model(folder, "wait", WAIT, here + READS)
+    write_model(folder, "add", ADD, TWO_INPUTS.replace("GPU ]", "0 ]") + READS)
+    write_model(folder, "adds", None, ADDS)
     write_model(folder, "both_read", None, WAITS.replace("READ", "IN"))
     write_model(folder, "one_after_the_other", None, WAITS.replace("READ", "a"))
     write_model(folder, "thrice", None, CHAIN.replace("make", "double").replace("LAST", "double"))
@@ -313,6 +348,36 @@ def test_step_dies(server, region, seen, wait_until):
     client.input.unregister()
     assert not client.is_registered()
     wait_until(client.is_free)
+
+
+@pytest.mark.parametrize("where", ["gpu", "system", "plain"])
+def test_one_input_in_place(server, region, where):
+    """An input that is an output, too, goes through main memory, wherever the client has it; another one does not."""
+    array, more = np.arange(1000), np.arange(1000) * 7
+    given, returned, output = (region(HTTP, array.nbytes) for _ in range(3))
+    given.put(array)
+    tensors = [on_gpu(HTTP, array, given), HTTP.InferInput("MORE", [1000], "INT64")]
+    outputs = [to_gpu(HTTP, output, array.nbytes), HTTP.InferRequestedOutput("MORE")]
+    with closing(server.client()) as client, ExitStack() as stack:
+        if where == "gpu":
+            returned.put(more)
+            tensors[1].set_shared_memory(returned.name, more.nbytes)
+        elif where == "system":
+            shared = shm.create_shared_memory_region("more", f"/{given.name}", 2 * more.nbytes)
+            stack.callback(shm.destroy_shared_memory_region, shared)
+            shm.set_shared_memory_region(shared, [more])
+            client.register_system_shared_memory("more", f"/{given.name}", 2 * more.nbytes)
+            stack.callback(client.unregister_system_shared_memory, "more")
+            tensors[1].set_shared_memory("more", more.nbytes)
+            outputs[1].set_shared_memory("more", more.nbytes, more.nbytes)
+        else:
+            tensors[1].set_data_from_numpy(more)
+        result = client.infer("adds", tensors, outputs=outputs)
+        if where == "system":
+            assert_array_equal(shm.get_contents_as_numpy(shared, np.int64, [1000], more.nbytes), more)
+        else:
+            assert_array_equal(result.as_numpy("MORE"), more)
+    assert_array_equal(output.get(array), (array * 2 + more) * 2)
 
 
 def test_last_reader(server, region, repository, wait_until):

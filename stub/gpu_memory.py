@@ -152,6 +152,7 @@ class GpuMemory:
         self._events: Dict[int, int] = {}
         self._has_warned = False
         self._reserves: List[_Reserve] = []
+        self._lacked = _nothing
         # The owners of tensors that others read, by the address.
         self._held: Dict[int, List[object]] = {}
         # What destructors have taken back and nobody has freed yet.
@@ -244,10 +245,10 @@ class GpuMemory:
             return None
         return OnGpu(address(lease.chunk.number, offset), lease.device), pointer + offset
 
-    def reserve(self, gpu: int, size: int) -> Optional[Tuple[int, int]]:
+    def reserve(self, gpu: int, size: int, lacked: Callable[[], int]) -> Optional[Tuple[int, int]]:
         """Memory for a framework to allocate in, whose tensors there need no copy: its pointer and its size.
 
-        None if there is no room. It lasts until the process ends.
+        None if there is no room. It lasts until the process ends. `lacked` returns for how many bytes it had no room.
         """
         size = slot_bytes(size)
         found = self.allocate(gpu, size)
@@ -258,6 +259,7 @@ class GpuMemory:
         if split(place.address)[0] not in self._leases:  # it was lost just now, which has not ended the process
             self._reserves.pop()
             return None
+        self._lacked = lacked
         return pointer, size
 
     def _is_reserved(self, number: int) -> bool:
@@ -322,7 +324,18 @@ class GpuMemory:
                 with self._lock:
                     self._held.setdefault(place.address, []).append(contents.owner)
                 return place
+        self._warn_of_lack()
         return None
+
+    def _warn_of_lack(self) -> None:
+        """Say once that a framework has asked for more than its reserve. What lies in it is not copied."""
+        lacked = self._lacked()
+        if lacked:
+            self._lacked = _nothing
+            LOGGER.warning(
+                "pyruntime.torch_allocator has no room for %d bytes that torch has asked for: tensors there are copied",
+                lacked,
+            )
 
     def place_all(self, tensors: Sequence[Any], passes_on: bool) -> Tuple[List[Optional[OnGpu]], List[int]]:
         """The places of tensors, None for those in main memory; and the addresses among them to be freed later.
@@ -452,6 +465,10 @@ class GpuMemory:
             self._has_warned = True
             reason = cause.explanation if isinstance(cause, GpuError) else cause
             LOGGER.warning("tensors on GPU %d go through main memory, because they have no room there: %s", gpu, reason)
+
+
+def _nothing() -> int:
+    return 0
 
 
 def _end_process() -> None:

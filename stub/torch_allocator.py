@@ -54,7 +54,7 @@ def _provide(memory: GpuMemory, gpu: int, byte_size: int) -> None:
     functions = gpu_of(gpu).native()
     _functions.append(functions)
     library.torch_allocator_use(gpu, ctypes.byref(functions))
-    reserve = memory.reserve(gpu, byte_size)
+    reserve = memory.reserve(gpu, byte_size, library.torch_allocator_lacked)
     if reserve is not None:
         library.torch_allocator_add(gpu, *reserve)
 
@@ -64,4 +64,5 @@ def _library() -> ctypes.CDLL:
     """The library, which torch loads, too. Raises OSError if it cannot be loaded."""
     library = ctypes.CDLL(LIBRARY)
     library.torch_allocator_add.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t]
+    library.torch_allocator_lacked.restype = ctypes.c_size_t
     return library

@@ -3,10 +3,11 @@
 //
 // Memory of a GPU for torch: in ranges that other processes can open, and where those are full, the driver's.
 //
-// torch calls torch_allocator_malloc and torch_allocator_free from any thread, and holds a lock of its own meanwhile. A
-// thread that lets go of a tensor waits for that lock, and has the GIL. So a function here that waited for the GIL would
-// wait for ever. For the same reason a thread that has the GIL already must not run Python code here: that lets other
-// threads have the GIL in between. So nothing here calls Python. ../torch_allocator.py hands ranges over in advance.
+// torch calls torch_allocator_malloc and torch_allocator_free from any thread, and holds the lock of its allocator meanwhile.
+// Another thread may wait for that lock and have the GIL: the code that torch.compile makes allocates so. A function here
+// that waited for the GIL would then wait for ever. For the same reason a thread that has the GIL already must not run
+// Python code here: that lets other threads have the GIL in between. So nothing here calls Python, and
+// ../torch_allocator.py hands ranges over in advance.
 //
 // `mutex` is the last lock that a thread takes: it calls nothing that waits while it has it.
 //

@@ -193,6 +193,7 @@ def test_no_room(server, count):
     found, copies = call(server, array, "make_beyond")
     assert_array_equal(found, array * 3)
     assert copies == before + 1
+    assert "make_beyond_0_0: pyruntime.torch_allocator has no room for" in server.log
 
 
 def test_nothing_is_copied(server, machine):

@@ -337,7 +337,7 @@ class Owner:
 @pytest.fixture
 def reserve(broker, monkeypatch):
     """`reserve(offset, contents)`: a tensor that a framework has computed in memory of ours. No copy is possible."""
-    pointer, size = broker.memory.reserve(0, CHUNK)
+    pointer, size = broker.memory.reserve(0, CHUNK, lambda: 0)
     assert size == CHUNK
 
     def compute(offset, contents):
@@ -412,7 +412,7 @@ def test_no_room_without_a_copy(broker):
     broker.refuses = True
     assert broker.memory.allocate(0, 5) is None
     assert slot_on(broker.memory, 0, 5) is None
-    assert broker.memory.reserve(0, 5) is None
+    assert broker.memory.reserve(0, 5, lambda: 0) is None
 
 
 def test_tensors_in_a_reserve(broker, reserve):
@@ -452,7 +452,7 @@ def test_tensors_that_are_not_all_in_a_reserve(broker, reserve, monkeypatch, off
 
 def test_tensors_of_others_beside_a_reserve(broker, written):
     """They are copied: others than this process say how long they are there."""
-    broker.memory.reserve(0, CHUNK)
+    broker.memory.reserve(0, CHUNK, lambda: 0)
     place = broker.memory.place(written._on_gpu)
     wait_for(broker, place.address)
     assert np.frombuffer(broker.contents(place.address, 12), np.int32).tolist() == [0, 1, 2]
@@ -471,7 +471,7 @@ def test_a_gpu_that_fails_beside_a_reserve(broker, reserve, monkeypatch):
 
 def test_chunks_beside_a_reserve(broker):
     """The last one without tensors is kept, as without a reserve. That of a reserve is not given back."""
-    broker.memory.reserve(0, CHUNK)
+    broker.memory.reserve(0, CHUNK, lambda: 0)
     for _ in range(2):
         place = broker.memory.place(on_gpu(b"x" * CHUNK))
         assert split(place.address)[0] == 11
@@ -492,3 +492,15 @@ def test_a_reserve_that_is_lost(broker, reserve, monkeypatch):
     with pytest.raises(Ended):
         broker.memory.unmap(10)
     broker.memory.place(reserve(0, b"hello"))
+
+
+def test_a_reserve_that_is_full(broker, monkeypatch):
+    """The log says so once, when a tensor of the framework lies elsewhere."""
+    logged, lacked = [], [0]
+    monkeypatch.setattr(gpu_memory.LOGGER, "warning", lambda text, *arguments: logged.append(text % arguments))
+    broker.memory.reserve(0, CHUNK, lambda: lacked[0])
+    for lacked[0] in (0, 100, 200):
+        broker.memory.place(on_gpu(b"hello"))
+    assert logged == [
+        "pyruntime.torch_allocator has no room for 100 bytes that torch has asked for: tensors there are copied"
+    ]

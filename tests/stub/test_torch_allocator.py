@@ -186,8 +186,9 @@ def on_gpu(monkeypatch, allocator):
     """A model on GPU 1 of its process: `reserves` has what it asks for, and `found` what it gets."""
     model = SimpleNamespace(reserves=[], found=(1 << 20, 2 * BLOCK))
 
-    def reserve(gpu, size):
+    def reserve(gpu, size, lacked):
         model.reserves.append((gpu, size))
+        model.lacked = lacked
         return model.found
 
     class OnGpu(Host):
@@ -206,6 +207,9 @@ def test_torch_is_given_the_library(on_gpu, torch, allocator):
     assert pyruntime.torch_allocator(2 * BLOCK) == (LIBRARY, MALLOC, FREE)
     assert on_gpu.reserves == [(1, 2 * BLOCK)]
     assert allocator.allocate(2 * BLOCK, 1) == 1 << 20
+    assert on_gpu.lacked() == 0
+    allocator.allocate(1, 1)
+    assert on_gpu.lacked() == BLOCK
     assert pyruntime.torch_allocator(BLOCK) == (LIBRARY, MALLOC, FREE)
 
 

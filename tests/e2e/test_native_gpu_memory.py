@@ -403,7 +403,7 @@ def test_outputs_of_other_models(server, model):
 
 @pytest.mark.gpu
 def test_on_a_gpu(serve, write_model, tmp_path, install_backends, monkeypatch):
-    """The same by NVIDIA's driver: memory of both pools, and a call with its input and its output on the GPU."""
+    """The same by NVIDIA's driver: memory of both pools, and tensors of calls on the GPU, in both directions."""
     monkeypatch.delenv(STAND_IN, raising=False)
     try:
         CudaGpu()
@@ -413,6 +413,7 @@ def test_on_a_gpu(serve, write_model, tmp_path, install_backends, monkeypatch):
     write_model(tmp_path, "in_server", None, config)
     write_model(tmp_path, "isolated", None, config, parameters(EXECUTION_MODE="process"))
     write_model(tmp_path, "plus", PLUS, FP32_IN_OUT, "instance_group { kind: KIND_CPU }")
+    write_model(tmp_path, "take", TAKE, config.replace("gpu_memory", "python"), WHERE)
     server = serve(f"--backend-directory={install_backends('gpu_memory')}")
     steps = (
         "allocate gpu 0 16",
@@ -427,3 +428,4 @@ def test_on_a_gpu(serve, write_model, tmp_path, install_backends, monkeypatch):
     for name in MODELS:
         results = run(server, name, *steps, *pinned)
         assert results == ["ok", "ok", "0", "ok", "2 3 4 ", *["ok"] * 5]
+    assert told(ask(server, "take", "output OUT gpu 0 1 2 3")) == ("GPU 0", "GPU 0", [1, 2, 3])

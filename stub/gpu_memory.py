@@ -380,8 +380,16 @@ class GpuMemory:
                 return
             del self._leases[number]
             chunk = self._chunks.pop(number)
+        self._complete(chunk.gpu)
         chunk.close()
         self._tell(RETURN_GPU, [number])
+
+    def _complete(self, gpu: int) -> None:
+        """Return when the copies of this process are complete: they must not change what another process has next."""
+        try:
+            gpu_of(gpu).synchronize(self._events[gpu])
+        except GpuError as exc:  # the GPU is lost, or nothing was copied there
+            LOGGER.debug("copies on GPU %d: %s", gpu, exc)
 
     def _let_go(self, at: int) -> bool:
         """Whether a tensor has an owner, which may use the memory for others now."""

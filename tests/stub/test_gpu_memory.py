@@ -23,6 +23,7 @@ from pyruntime.utils.gpu import chunks
 from pyruntime.utils.gpu.driver import GpuError, gpu_error
 from pyruntime.utils.messages import CLOSED_GPU, FETCH_GPU, LEASE_GPU, RETURN_GPU, MapGpu
 from pyruntime.utils.request_codec import MEMORY_GPU
+from tests.utils.gpu.peers import Refused
 
 pytestmark = pytest.mark.processes
 CHUNK = 8 << 10
@@ -102,6 +103,16 @@ def test_chunks_are_returned(broker):
     broker.process.free(broker.leased[11])
     broker.memory.free(first.address)
     assert broker.told == [(RETURN_GPU, [11])]
+
+
+def test_what_is_returned_is_complete(broker):
+    """No copy of this process changes memory that another process has next."""
+    _, second = (broker.memory.place(on_gpu(b"x" * CHUNK)) for _ in range(2))
+    with pytest.raises(Refused, match="NOT_READY"):
+        broker.contents(second.address, CHUNK)
+    broker.memory.free(second.address)
+    assert broker.told == [(RETURN_GPU, [11])]
+    assert broker.process.read(broker.leased[11], CHUNK) == b"x" * CHUNK
 
 
 def test_no_room(broker):

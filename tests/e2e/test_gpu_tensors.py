@@ -15,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from pyruntime.utils.gpu.driver import GpuHandleError
 
+from .harness.frameworks import STAND_IN_ARRAY
 from .harness.gpu_regions import HTTP, brokers, on_gpu, sent, to_gpu
 
 CONFIG = """
@@ -25,58 +26,21 @@ instance_group { kind: KIND_GPU gpus: [ GPU ] }
 """
 READS = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }'
 
-# What a framework is: an array on the GPU, by DLPack, and a kernel that works on arrays there.
-FRAMEWORK = '''
-import os
-import numpy as np
-import triton_python_backend_utils as pb_utils
-from pyruntime.stub.gpus import gpu_of
-from pyruntime.stub.pb_utils import dlpack
-
-class Array:
-    """An array on the GPU."""
-    def __init__(self, shape):
-        self.gpu, self.shape = gpu_of(0), shape
-        self.pointer = self.gpu.allocate(int(np.prod(shape)) * 8)
-
-    def __del__(self):
-        self.gpu.free(self.pointer)
-
-    def __dlpack_device__(self):
-        return (2, 0)
-
-    def __dlpack__(self, stream=None):
-        return dlpack.to_capsule(self, self.pointer, self.shape, "INT64", 0)
-
-def filled(contents):
-    array = Array(contents.shape)
-    array.gpu.enqueue(lambda: array.gpu.write(array.pointer, contents.tobytes()))
-    return array
-
-def doubled(tensor):
-    """A kernel: it reads the memory that a capsule of a tensor leads to."""
-    imported = dlpack.import_tensor(tensor)
-    array = Array(imported.shape)
-    memory, at = array.gpu._range(imported.pointer, array.shape[0] * 8, "kernel")
-    contents = np.frombuffer(memory.map[at : at + array.shape[0] * 8], np.int64)
-    array.gpu.write(array.pointer, (contents * 2).tobytes())
-    return array
-'''
 # Makes a tensor on the GPU.
 MAKE = (
-    FRAMEWORK
+    STAND_IN_ARRAY
     + """
 class TritonPythonModel:
     def execute(self, requests):
         return [
-            pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", filled(request.inputs()[0].as_numpy() * 3))])
+            pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", make(request.inputs()[0].as_numpy() * 3))])
             for request in requests
         ]
 """
 )
 # Reads its input where it lies, and says so by a file if that is the GPU.
 DOUBLE = (
-    FRAMEWORK
+    STAND_IN_ARRAY
     + """
 class TritonPythonModel:
     def initialize(self, args):
@@ -89,7 +53,7 @@ class TritonPythonModel:
             if tensor.is_cpu():
                 output = pb_utils.Tensor("OUT", tensor.as_numpy() * 2)
             else:
-                output = pb_utils.Tensor.from_dlpack("OUT", doubled(tensor))
+                output = pb_utils.Tensor.from_dlpack("OUT", times(take(tensor), 2))
             if request.request_id() == "keep":
                 self.kept.append(tensor)
             if request.request_id() == "check":
@@ -104,10 +68,8 @@ class TritonPythonModel:
 )
 # Calls `make`, and then the model that the id of its request names, with the output of `make`.
 CALL = (
-    FRAMEWORK
+    STAND_IN_ARRAY
     + """
-import time
-
 class TritonPythonModel:
     def execute(self, requests):
         responses = []
@@ -149,10 +111,8 @@ ensemble_scheduling {
 """
 # Has its input on the GPU while a file is there, and doubles it then.
 WAIT = (
-    FRAMEWORK
+    STAND_IN_ARRAY
     + """
-import time
-
 class TritonPythonModel:
     def execute(self, requests):
         (request,) = requests
@@ -162,7 +122,7 @@ class TritonPythonModel:
         open(flag, "w").close()
         while os.path.exists(flag):
             time.sleep(0.01)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", doubled(tensor))])]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", times(take(tensor), 2))])]
 """
 )
 # Two steps: both read IN, or the second one reads what the first one makes of it.
@@ -184,15 +144,15 @@ ensemble_scheduling {
 """
 # Doubles what it reads on the GPU, and adds what it has in main memory.
 ADD = (
-    FRAMEWORK
+    STAND_IN_ARRAY
     + """
 class TritonPythonModel:
     def execute(self, requests):
         (request,) = requests
         there, here = sorted(request.inputs(), key=pb_utils.Tensor.name)
         assert not there.is_cpu() and here.is_cpu()
-        sum = pb_utils.Tensor.from_dlpack("SUM", doubled(there)).as_numpy() + here.as_numpy()
-        return [pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", filled(sum))])]
+        sum = back(times(take(there), 2)) + here.as_numpy()
+        return [pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", make(sum))])]
 """
 )
 TWO_INPUTS = CONFIG.replace("input {", "input { name: 'MORE' data_type: TYPE_INT64 dims: [ -1 ] }\ninput {")

@@ -20,8 +20,8 @@ import tritonclient.http as http
 from pyruntime.utils.gpu.cuda import CudaGpu
 from pyruntime.utils.gpu.driver import GpuMissingError
 from pyruntime.utils.gpu.inventory import STAND_IN
-from tests.plugins.gpus import TWO_GPUS, StandInMachine
 
+from .harness.frameworks import STAND_IN_ARRAY
 from .harness.models import parameters
 
 CONFIG = """
@@ -52,29 +52,12 @@ class TritonPythonModel:
 """
 # Has an array on its GPU, by DLPack, of which it makes its output, or an input of the C++ model.
 ON_GPU = """
-from pyruntime.stub.gpus import gpu_of
-from pyruntime.stub.pb_utils import dlpack
-
-class Array:
-    def __init__(self, contents):
-        self.shape, self.pointer = contents.shape, gpu_of(0).allocate(contents.nbytes)
-        gpu_of(0).write(self.pointer, contents)
-
-    def __del__(self):
-        gpu_of(0).free(self.pointer)
-
-    def __dlpack_device__(self):
-        return (2, 0)
-
-    def __dlpack__(self, stream=None):
-        return dlpack.to_capsule(self, self.pointer, self.shape, "FP32", 0)
-
 class TritonPythonModel:
     def initialize(self, args):
         self._gives = args["model_name"] == "give"
 
     def execute(self, requests):
-        return [self._answer(Array(request.inputs()[0].as_numpy() + 1)) for request in requests]
+        return [self._answer(make(request.inputs()[0].as_numpy() + 1)) for request in requests]
 
     def _answer(self, array):
         if not self._gives:
@@ -167,13 +150,6 @@ MODELS = {"in_server": 1, "isolated": 0}
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory):
-    """A machine with two GPUs, which all processes of these tests are on."""
-    with pytest.MonkeyPatch.context() as patch:
-        yield StandInMachine(tmp_path_factory.mktemp("machine"), patch, *TWO_GPUS)
-
-
-@pytest.fixture(scope="module")
 def server(serving, write_model, tmp_path_factory, machine, compile_library, install_backends):
     """A server on this machine."""
     repository = tmp_path_factory.mktemp("models")
@@ -183,8 +159,8 @@ def server(serving, write_model, tmp_path_factory, machine, compile_library, ins
     decoupled = "model_transaction_policy { decoupled: true }"
     write_model(repository, "streams", None, CONFIG, reads + decoupled)
     on_gpu = "instance_group { kind: KIND_GPU gpus: [ 1 ] }"
-    write_model(repository, "make", ON_GPU, FP32_IN_OUT, on_gpu)
-    write_model(repository, "give", ON_GPU, FP32_IN, RESULT + on_gpu)
+    write_model(repository, "make", STAND_IN_ARRAY + ON_GPU, FP32_IN_OUT, on_gpu)
+    write_model(repository, "give", STAND_IN_ARRAY + ON_GPU, FP32_IN, RESULT + on_gpu)
     write_model(repository, "plus", PLUS, FP32_IN_OUT)
     write_model(repository, "take", TAKE, CONFIG.replace("gpu_memory", "python"), WHERE)
     reads = parameters(FORCE_CPU_ONLY_INPUT_TENSORS="no")

@@ -12,149 +12,31 @@ It keeps the rules of the driver, and is stricter where the driver leaves the re
   called `settle`; `_seen` is how far this process has waited for each other one. A framework has streams of its own,
   which come behind ours by `order` or `settle` only.
 
-Memory and events are memfds without a name, which other processes open through /proc: they end with their owner, and
-leave nothing behind. Pointers are not addresses of this process, so that nobody can use one by mistake.
-
-    memory := header contents
-    header := owner freed writer copy opener* next (start end writer copy)*
-                                                 numbers of eight bytes: the first `writer` and `copy` are what an event
-                                                 carries, each opener is a process, or 0, and then come the last copies
+stand_in_memory.py has what processes share. Pointers are not addresses of this process, so that nobody can use one by
+mistake.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import mmap
 import os
-import struct
-from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
-from pyruntime.utils.gpu.driver import HANDLE_BYTES, GpuLostError, GpuProperties, gpu_error
+from pyruntime.utils.gpu.driver import GpuLostError, GpuProperties, gpu_error
 from pyruntime.utils.gpu.machine import Machine, parse_machine
 from pyruntime.utils.gpu.native import NativeFunctions, in_python
+from pyruntime.utils.gpu.stand_in_memory import EVENT, MEMORY, OPENERS_MAX, PAGE_BYTES, Shared, is_other, read_handle
 from pyruntime.utils.gpu.visible import VISIBLE, visible
 
-_PAGE_BYTES = 4096
-_OPENERS = 256
-_NUMBER = struct.Struct("<Q")
-_OWNER, _FREED, _WRITER, _COPY, _FIRST_OPENER = range(5)
-# The last copies to a memory: those before them are not checked.
-_COPIES = 62
-_NEXT_COPY = _FIRST_OPENER + _OPENERS
-_FIRST_COPY = _NEXT_COPY + 1
-_HANDLE = struct.Struct("<8sQQQ8s")
-_MEMORY, _EVENT = b"stand-in", b"st-event"
 # Streams have addresses, and this is none. CUDA's own streams are 1 and 2.
 _STREAM = 16
 # No mapping of a process lies there.
 _FIRST_POINTER = 1 << 52
 
 
-class _Shared:
-    """A memfd that processes share: a header of numbers, and the contents."""
-
-    def __init__(self, fd: int, kind: bytes, device: bytes, where: Tuple[int, int]) -> None:
-        """`where` are the process that owns it, and the descriptor there."""
-        self._fd = fd
-        self._where = where
-        self._inode = os.fstat(fd).st_ino
-        self.map = mmap.mmap(fd, os.fstat(fd).st_size)
-        self.handle = _HANDLE.pack(kind, *where, self._inode, device).ljust(HANDLE_BYTES, b"\0")
-        self.opened = 1
-
-    @property
-    def size(self) -> int:
-        """The size of the contents."""
-        return len(self.map) - _PAGE_BYTES
-
-    def get(self, at: int) -> int:
-        """A number of the header."""
-        number: int = _NUMBER.unpack_from(self.map, at * _NUMBER.size)[0]
-        return number
-
-    def set(self, at: int, number: int) -> None:
-        """Set a number of the header."""
-        _NUMBER.pack_into(self.map, at * _NUMBER.size, number)
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """No other process changes the header meanwhile."""
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
-
-    @property
-    def is_live(self) -> bool:
-        """Whether its owner lives and has not freed it."""
-        return not self.get(_FREED) and _inode(*self._where) == self._inode
-
-    def replace_opener(self, old: int, new: int) -> bool:
-        """Put a process in the place of another one in the list of openers; 0 is a free place."""
-        with self.locked():
-            for at in range(_FIRST_OPENER, _FIRST_OPENER + _OPENERS):
-                if self.get(at) == old:
-                    self.set(at, new)
-                    return True
-        return False
-
-    def openers(self) -> Iterator[int]:
-        """The processes that have it open and live."""
-        for at in range(_FIRST_OPENER, _FIRST_OPENER + _OPENERS):
-            pid = self.get(at)
-            if pid and os.path.exists(f"/proc/{pid}/exe"):  # a zombie has none
-                yield pid
-
-    def wrote(self, start: int, end: int, writer: int, copy: int) -> None:
-        """Note the copy of a process to a part of the contents; 0 for one that is complete."""
-        for at in range(_FIRST_COPY, _FIRST_COPY + _COPIES * 4, 4):
-            if start <= self.get(at) and self.get(at + 1) <= end:
-                self.set(at + 3, 0)
-        if copy:
-            at = _FIRST_COPY + self.get(_NEXT_COPY) % _COPIES * 4
-            self.set(_NEXT_COPY, self.get(_NEXT_COPY) + 1)
-            for number in (start, end, writer, copy):
-                self.set(at, number)
-                at += 1
-
-    def settled(self, writer: int, copy: int) -> None:
-        """The copies of a process up to this one are complete, for all processes."""
-        for at in range(_FIRST_COPY, _FIRST_COPY + _COPIES * 4, 4):
-            if self.get(at + 2) == writer and self.get(at + 3) <= copy:
-                self.set(at + 3, 0)
-
-    def copies(self, start: int, end: int) -> List[Tuple[int, int]]:
-        """The copies to a part of the contents that may not be complete: their processes and numbers."""
-        found = []
-        for at in range(_FIRST_COPY, _FIRST_COPY + _COPIES * 4, 4):
-            if self.get(at + 3) and self.get(at) < end and start < self.get(at + 1):
-                found.append((self.get(at + 2), self.get(at + 3)))
-        return found
-
-    def end(self) -> None:
-        """Unmap it here."""
-        self.map.close()
-        os.close(self._fd)
-
-
-def _inode(pid: int, fd: int) -> int:
-    try:
-        return os.stat(f"/proc/{pid}/fd/{fd}").st_ino
-    except OSError:
-        return 0
-
-
 def _device(uuid: str) -> bytes:
     """What handles have of the GPU that they belong to."""
     return hashlib.blake2b(uuid.encode(), digest_size=8).digest()
-
-
-def _is_other(pid: int) -> bool:
-    """Whether it is another process, and lives. One that has ended copies nothing any more."""
-    return pid != os.getpid() and os.path.exists(f"/proc/{pid}/exe")
 
 
 class StandInGpu:
@@ -164,8 +46,8 @@ class StandInGpu:
         """Raises GpuMissingError if there is no GPU with this number."""
         self._path = path
         self._ordinal = ordinal
-        self._memory: Dict[int, _Shared] = {}
-        self._events: Dict[int, _Shared] = {}
+        self._memory: Dict[int, Shared] = {}
+        self._events: Dict[int, Shared] = {}
         self._next = _FIRST_POINTER
         self._copies = 0
         self._seen: Dict[int, int] = {}
@@ -185,7 +67,7 @@ class StandInGpu:
     def properties(self) -> GpuProperties:
         machine = self._begin("properties")
         gpu = self._gpus(machine)[self._ordinal]
-        used = sum(memory.size for memory in self._memory.values() if memory.get(_OWNER) == os.getpid())
+        used = sum(memory.size for memory in self._memory.values() if memory.owner == os.getpid())
         return gpu._replace(free_bytes=gpu.free_bytes - used)
 
     @property
@@ -201,10 +83,6 @@ class StandInGpu:
             with memory.locked():
                 memory.settled(os.getpid(), self._copies)
         self._settled = self._reached()
-        for memory in self._memory.values():
-            with memory.locked():
-                if memory.get(_WRITER) == os.getpid():
-                    memory.set(_COPY, 0)  # complete, for every process
 
     def order(self, stream: int) -> None:
         self._begin("order")
@@ -217,10 +95,7 @@ class StandInGpu:
     def write_by(self, pointer: int, contents: Any) -> None:
         """Write like a framework, whose work is not that of our calls: a fault of `write` is none of it."""
         self._begin("write_by")
-        with memoryview(contents).cast("B") as source:
-            memory, at = self._range(pointer, len(source), "write_by")
-            memory.map[at : at + len(source)] = source
-            self._wrote(memory, at, len(source), 0)
+        self._fill(pointer, contents, "write_by")
 
     def read_by(self, stream: int, pointer: int, target: Any) -> None:
         """Read like a framework on a stream of its own, which must come behind the copies to this memory."""
@@ -243,7 +118,7 @@ class StandInGpu:
             raise gpu_error("CUDA_ERROR_INVALID_VALUE", "allocate", f"expected a positive size, found {size}")
         if size > self.properties().free_bytes:
             raise gpu_error("CUDA_ERROR_OUT_OF_MEMORY", "allocate", "out of memory")
-        return self._add(self._memory, self._create(_MEMORY, size), size)
+        return self._add(self._memory, Shared.create(MEMORY, size, self._device), size)
 
     def free(self, pointer: int) -> None:
         self._begin("free")
@@ -251,7 +126,7 @@ class StandInGpu:
         with memory.locked():
             for pid in memory.openers():
                 raise gpu_error("CUDA_ERROR_INVALID_VALUE", "free", f"process {pid} has the memory open")
-            memory.set(_FREED, 1)
+            memory.free()
         self._memory.pop(pointer).end()
 
     def export(self, pointer: int) -> bytes:
@@ -261,19 +136,21 @@ class StandInGpu:
     def open(self, handle: bytes) -> int:
         self._begin("open")
         for pointer, memory in self._memory.items():
-            if memory.handle == handle and memory.get(_OWNER) != os.getpid():
+            if memory.handle == handle and memory.owner != os.getpid():
                 memory.opened += 1
                 return pointer
-        memory = self._import(_MEMORY, handle, "open")
+        memory = self._import(MEMORY, handle, "open")
         if not memory.replace_opener(0, os.getpid()):
             memory.end()
-            raise gpu_error("CUDA_ERROR_OUT_OF_MEMORY", "open", f"more than {_OPENERS} processes have the memory open")
+            raise gpu_error(
+                "CUDA_ERROR_OUT_OF_MEMORY", "open", f"more than {OPENERS_MAX} processes have the memory open"
+            )
         return self._add(self._memory, memory, memory.size)
 
     def close(self, pointer: int) -> None:
         self._begin("close")
         memory = self._memory.get(pointer)
-        if memory is None or memory.get(_OWNER) == os.getpid():
+        if memory is None or memory.owner == os.getpid():
             raise gpu_error("CUDA_ERROR_INVALID_VALUE", "close", "the pointer is not that of an open handle")
         memory.opened -= 1
         if not memory.opened:
@@ -296,10 +173,7 @@ class StandInGpu:
 
     def write(self, pointer: int, contents: Any) -> None:
         self._begin("write")
-        with memoryview(contents).cast("B") as source:
-            memory, at = self._range(pointer, len(source), "write")
-            memory.map[at : at + len(source)] = source
-            self._wrote(memory, at, len(source), 0)
+        self._fill(pointer, contents, "write")
 
     def read(self, pointer: int, target: Any) -> None:
         self._begin("read")
@@ -323,14 +197,13 @@ class StandInGpu:
 
     def create_event(self) -> int:
         self._begin("create_event")
-        return self._add(self._events, self._create(_EVENT, 0), 0)
+        return self._add(self._events, Shared.create(EVENT, 0, self._device), 0)
 
     def record(self, event: int) -> None:
         self._begin("record")
         page = self._find(self._events, event, "record")
         with page.locked():
-            page.set(_WRITER, os.getpid())
-            page.set(_COPY, self._copies)
+            page.record(os.getpid(), self._copies)
 
     def wait(self, event: int) -> None:
         self._begin("wait")
@@ -349,15 +222,15 @@ class StandInGpu:
 
     def open_event(self, handle: bytes) -> int:
         self._begin("open_event")
-        return self._add(self._events, self._import(_EVENT, handle, "open_event"), 0)
+        return self._add(self._events, self._import(EVENT, handle, "open_event"), 0)
 
     def destroy_event(self, event: int) -> None:
         self._begin("destroy_event")
         page = self._events.pop(event, None)
         if page is None:
             raise gpu_error("CUDA_ERROR_INVALID_HANDLE", "destroy_event", "there is no such event")
-        if page.get(_OWNER) == os.getpid():
-            page.set(_FREED, 1)
+        if page.owner == os.getpid():
+            page.free()
         page.end()
 
     # The rules.
@@ -380,67 +253,60 @@ class StandInGpu:
             raise error
         return machine
 
-    def _create(self, kind: bytes, size: int) -> _Shared:
-        fd = os.memfd_create("pyruntime stand-in", os.MFD_CLOEXEC)
-        os.ftruncate(fd, _PAGE_BYTES + size)
-        shared = _Shared(fd, kind, self._device, (os.getpid(), fd))
-        shared.set(_OWNER, os.getpid())
-        return shared
-
-    def _add(self, table: Dict[int, _Shared], shared: _Shared, size: int) -> int:
+    def _add(self, table: Dict[int, Shared], shared: Shared, size: int) -> int:
         pointer = self._next
         # A gap, so that a pointer behind the end is in no memory.
-        self._next += (size // _PAGE_BYTES + 2) * _PAGE_BYTES
+        self._next += (size // PAGE_BYTES + 2) * PAGE_BYTES
         table[pointer] = shared
         return pointer
 
-    def _import(self, kind: bytes, handle: bytes, call: str) -> _Shared:
-        try:
-            found, pid, fd, inode, device = _HANDLE.unpack_from(handle)
-        except struct.error:
-            found = b""
-        if found != kind or len(handle) != HANDLE_BYTES:
+    def _import(self, kind: bytes, handle: bytes, call: str) -> Shared:
+        found = read_handle(handle)
+        if found is None or found.kind != kind:
             raise gpu_error("CUDA_ERROR_INVALID_HANDLE", call, "invalid resource handle")
-        if pid == os.getpid():
+        if found.owner == os.getpid():
             raise gpu_error("CUDA_ERROR_INVALID_CONTEXT", call, "invalid device context")
-        if device != self._device and (kind == _EVENT or device not in map(_device, self._machine().peers[self._uuid])):
+        device = found.device
+        if device != self._device and (kind == EVENT or device not in map(_device, self._machine().peers[self._uuid])):
             raise gpu_error("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", call, "the handle is that of another GPU")
-        try:
-            copy = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            raise gpu_error("CUDA_ERROR_INVALID_HANDLE", call, "invalid resource handle") from None
-        if os.fstat(copy).st_ino != inode:
-            os.close(copy)
+        shared = Shared.open(found)
+        if shared is None:
             raise gpu_error("CUDA_ERROR_INVALID_HANDLE", call, "invalid resource handle")
-        return _Shared(copy, kind, device, (pid, fd))
+        return shared
 
-    def _find(self, table: Dict[int, _Shared], pointer: int, call: str, owner: int = 0) -> _Shared:
+    def _find(self, table: Dict[int, Shared], pointer: int, call: str, owner: int = 0) -> Shared:
         shared = table.get(pointer)
-        if shared is None or (owner and shared.get(_OWNER) != owner):
+        if shared is None or (owner and shared.owner != owner):
             raise gpu_error("CUDA_ERROR_INVALID_VALUE", call, f"{pointer:#x} is not of this process")
         self._check_live(shared, call)
         return shared
 
-    def _range(self, pointer: int, size: int, call: str) -> Tuple[_Shared, int]:
+    def _range(self, pointer: int, size: int, call: str) -> Tuple[Shared, int]:
         """The memory that has all of these bytes, and where they begin in its mapping."""
         for first, memory in self._memory.items():
             if first <= pointer and pointer + size <= first + memory.size:
                 self._check_live(memory, call)
-                return memory, pointer - first + _PAGE_BYTES
+                return memory, pointer - first + PAGE_BYTES
         raise gpu_error("CUDA_ERROR_INVALID_VALUE", call, f"{size} bytes at {pointer:#x} are not all in one allocation")
 
-    def _check_live(self, shared: _Shared, call: str) -> None:
+    def _check_live(self, shared: Shared, call: str) -> None:
         if not shared.is_live:
             raise gpu_error("CUDA_ERROR_INVALID_HANDLE", call, "the process that owns it has freed it, or has ended")
 
-    def _wrote(self, memory: _Shared, at: int, size: int, copy: int) -> None:
+    def _fill(self, pointer: int, contents: Any, call: str) -> None:
+        with memoryview(contents).cast("B") as source:
+            memory, at = self._range(pointer, len(source), call)
+            memory.map[at : at + len(source)] = source
+            self._wrote(memory, at, len(source), 0)
+
+    def _wrote(self, memory: Shared, at: int, size: int, copy: int) -> None:
         with memory.locked():
             memory.wrote(at, at + size, os.getpid(), copy)
 
-    def _check_order(self, memory: _Shared, at: int, size: int, call: str) -> None:
+    def _check_order(self, memory: Shared, at: int, size: int, call: str) -> None:
         with memory.locked():
             copies = memory.copies(at, at + size)
-        if any(copy > self._seen.get(writer, 0) and _is_other(writer) for writer, copy in copies):
+        if any(copy > self._seen.get(writer, 0) and is_other(writer) for writer, copy in copies):
             raise gpu_error("CUDA_ERROR_NOT_READY", call, "no event orders this behind the copy of another process")
 
     def _reached(self) -> Dict[int, int]:
@@ -451,7 +317,7 @@ class StandInGpu:
         """Returns the process that recorded the event, and its last copy before."""
         page = self._find(self._events, event, call)
         with page.locked():
-            writer, copy = page.get(_WRITER), page.get(_COPY)
+            writer, copy = page.recorded
         if not writer:
             raise gpu_error("CUDA_ERROR_NOT_READY", call, "the event was never recorded")
         self._seen[writer] = max(copy, self._seen.get(writer, 0))

@@ -104,8 +104,8 @@ class EnsembleRequest:
         # What lets a decoupled step go on after a response, by the step and the iteration.
         self._paces: dict[tuple[int, int], Source] = {}
         self._commands: deque[Command[Source]] = deque()
-        # Whether tensors between steps may lie on GPUs.
-        self._uses_gpus = False
+        # Whether tensors may lie on GPUs: inputs do not if all of them are in the ensemble's own memory.
+        self._uses_gpus = ensemble.has_gpus and bool(job.regions)
         self._is_busy = self._is_over = False
         self._last: InferResponse | None = None
         self._failure: InferenceError | None = None

@@ -68,7 +68,15 @@ class EnsembleLoader:
         if draft.gpus.all:
             model.leave_on_gpus(EnsemblePlaces(graph, lambda name, version: self._find(name, version).on_gpus))
         ensemble: Ensemble[WaitingStart] = Ensemble(
-            model.spec, version, graph, memory, model.statistics, self._find, self._tracer, self._server.peers
+            model.spec,
+            version,
+            graph,
+            memory,
+            model.statistics,
+            self._find,
+            self._tracer,
+            self._server.peers,
+            has_gpus=bool(draft.gpus.all),
         )
         executor = EnsembleExecutor(ensemble, model.scheduler)
         warm_up = warm_up_of(model, draft.folder.path)

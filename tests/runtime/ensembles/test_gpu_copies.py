@@ -104,6 +104,29 @@ def test_step_on_another_gpu():
     run(world, check)
 
 
+@pytest.mark.parametrize("gpu", [1, None], ids=["another GPU", "main memory"])
+def test_model_that_was_loaded_again(gpu):
+    """The input of a request is copied if its reader is another model than when the ensemble said where it reads it."""
+    world = chain()
+
+    async def check(memory, peers):
+        put_on(world, memory, gpu, None)
+        given_there = memory.region(0)
+        world.request(memory={"in": given_there})
+        await turn()
+        ((tensors, target, _),) = peers.pending
+        assert ([each.region for each in tensors], target, world.open) == ([given_there], gpu, [])
+        copy = peers.complete()
+        await turn()
+        ((_, job, _),) = world.open
+        where = (MEMORY_CPU, 0) if gpu is None else (MEMORY_GPU, 1)
+        assert job.tensors == [("i0", "INT8", [1], address(copy.number, 0), 1, *where)]
+        world.answer(0)
+        world.answer(0)
+
+    run(world, check)
+
+
 def test_one_copy_for_each_gpu():
     """Readers on one GPU share a copy, also if both need it at the same time; on its own GPU none is needed."""
     world = chain(*READERS, JOIN)

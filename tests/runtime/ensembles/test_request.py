@@ -124,7 +124,15 @@ class World:
         self.statistics = ModelStatistics()
         self.peers = SimpleNamespace(reaches=eq)
         made = Ensemble(
-            spec, 1, graphs.graph(), self.memory, self.statistics, lambda name, _: self.models[name], None, self.peers
+            spec,
+            1,
+            graphs.graph(),
+            self.memory,
+            self.statistics,
+            lambda name, _: self.models[name],
+            None,
+            self.peers,
+            has_gpus=True,
         )
         self.ensemble = made
         self.requests = EnsembleRequests(made, self)

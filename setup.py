@@ -116,7 +116,8 @@ guard = Extension(
 torch_allocator = Extension(
     "pyruntime.stub.native._torch_allocator",
     sources=["stub/native/torch_allocator.c"],
-    extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra"],
+    extra_compile_args=["-std=gnu11", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra"],
+    extra_link_args=["-pthread"],
     py_limited_api=True,
 )
 setup(ext_modules=[http2, triton, frames, guard, torch_allocator], cmdclass={"build_ext": BuildExtension})

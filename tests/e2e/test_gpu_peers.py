@@ -6,8 +6,6 @@ Where nothing may pass main memory, all copies to and from it fail: those of the
 what their framework does itself.
 """
 
-import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -17,7 +15,7 @@ from numpy.testing import assert_array_equal
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.harness.frameworks import STAND_IN_ARRAY
-from tests.e2e.harness.gpu_regions import HTTP, brokers, on_gpu, to_gpu
+from tests.e2e.harness.gpu_regions import HTTP, lose_broker, on_gpu, to_gpu
 from tests.plugins.gpus import TWO_GPUS, TWO_PEERS
 
 CONFIG = """
@@ -273,11 +271,7 @@ def test_broker_is_lost(server, repository, wait_until, ordinal):
     with ThreadPoolExecutor(1) as threads:
         pending = threads.submit(infer, server, "call0", array, "double1 wait")
         wait_until(waits.exists)
-        (broker,) = [each for each in brokers(server) if f"GPU {ordinal}" in each.title]
-        said = f"The tensors of models on GPU {ordinal} were lost with its broker."
-        before = server.log.count(said)
-        os.kill(broker.pid, signal.SIGKILL)
-        wait_until(lambda: server.log.count(said) > before)
+        lose_broker(server, ordinal)
         waits.unlink()
         if ordinal:
             assert_array_equal(pending.result(), array * 140)

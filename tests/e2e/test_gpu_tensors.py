@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors that stay on a GPU between models, on GPUs of the stand-in, with real servers."""
 
-import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 
@@ -16,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 from pyruntime.utils.gpu.driver import GpuHandleError
 
 from .harness.frameworks import STAND_IN_ARRAY
-from .harness.gpu_regions import HTTP, brokers, on_gpu, sent, to_gpu
+from .harness.gpu_regions import HTTP, lose_broker, on_gpu, sent, to_gpu
 
 CONFIG = """
 backend: "python"
@@ -224,15 +222,6 @@ def infer(server, model, array, id=""):
     return server.infer(model, {"IN": array}, request_id=id).as_numpy("OUT")
 
 
-def lose_broker(server, wait_until):
-    """Kill the broker of GPU 0, on which there are tensors, and wait until the server knows it."""
-    said = "were lost with its broker"
-    before = server.log.count(said)
-    (broker,) = [each for each in brokers(server) if "broker of GPU 0" in each.title]
-    os.kill(broker.pid, signal.SIGKILL)
-    wait_until(lambda: server.log.count(said) > before)
-
-
 @pytest.mark.parametrize("count", [4, 3_000_000], ids=["small", "large"])
 @pytest.mark.parametrize("given", ["plain", "capsule"])
 def test_calls(server, seen, count, given):
@@ -364,7 +353,7 @@ def test_broker_is_lost_between_steps(server, region, repository, wait_until):
             pending = threads.submit(client.infer, "one_after_the_other")
             wait_until(waits.exists)
             if is_lost:
-                lose_broker(server, wait_until)
+                lose_broker(server)
             waits.unlink()
             if is_lost:
                 with pytest.raises(InferenceServerException, match="cannot be read from GPU 0"):
@@ -406,7 +395,7 @@ def test_broker_is_lost(server, repository, wait_until, callee):
     with ThreadPoolExecutor(1) as threads:
         pending = threads.submit(infer, server, "call", array, f"{callee} wait")
         wait_until(waits.exists)
-        lose_broker(server, wait_until)
+        lose_broker(server)
         waits.unlink()
         with pytest.raises(InferenceServerException, match="the broker of GPU 0 was lost"):
             pending.result()

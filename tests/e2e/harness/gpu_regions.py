@@ -3,6 +3,8 @@
 """Memory of this process on a GPU, which a server reads and writes for requests of Triton's own clients."""
 
 import base64
+import os
+import signal
 from contextlib import closing
 from uuid import uuid4
 
@@ -11,6 +13,8 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import np_to_triton_dtype
+
+from .waiting import wait_until
 
 HTTP, GRPC = tritonclient.http, tritonclient.grpc
 BOTH = pytest.mark.parametrize("protocol", [HTTP, GRPC], ids=["http", "grpc"])
@@ -79,3 +83,12 @@ def sent(protocol, array):
 def brokers(server):
     """The processes of the server's brokers."""
     return [process for process in server.family() if "broker of GPU" in process.title]
+
+
+def lose_broker(server, ordinal=0):
+    """Kill the broker of a GPU on which there are tensors, and wait until the server knows it."""
+    said = f"The tensors of models on GPU {ordinal} were lost with its broker."
+    before = server.log.count(said)
+    (broker,) = [each for each in brokers(server) if f"broker of GPU {ordinal}" in each.title]
+    os.kill(broker.pid, signal.SIGKILL)
+    wait_until(lambda: server.log.count(said) > before)

@@ -223,12 +223,8 @@ def test_whatever_happens(graphs, limit, data):
         for _ in range(data.draw(st.integers(1, 3))):
             world.request()
         for action in data.draw(st.lists(st.sampled_from(["go on"] * 6 + ["fail", "refuse", "cancel", "give up"]))):
-            if action == "cancel":
-                world.requests.cancel(data.draw(st.sampled_from(world.jobs))[0])
-            elif action == "give up":
-                world.requests.give_up(GONE)
-            elif action == "refuse":
-                data.draw(st.sampled_from(list(world.models.values()))).refuses = True
+            if action not in ("go on", "fail"):
+                world.act(action, data.draw)
             elif world.open or peers.pending:
                 go_on(peers, fails=action == "fail")
             await turn()

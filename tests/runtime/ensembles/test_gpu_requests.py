@@ -10,13 +10,12 @@ from pyruntime.runtime.ensembles.gpu_places import ensemble_places
 from pyruntime.runtime.regions import GpuRegion
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.addresses import address
-from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.gpu.driver import GpuProperties
 from pyruntime.utils.request_codec import MEMORY_GPU
 
 from .graphs import ensembles
 from .test_gpu_places import PLACES, nowhere, on, reads_main_memory
-from .test_request import GONE, World, answers_of, chain
+from .test_request import World, answers_of, chain
 
 
 class Memory:
@@ -111,15 +110,7 @@ def test_whatever_happens(graphs, limit, data):
         world.request(memory=given_there, places=wanted)
     actions = ["answer"] * 6 + ["fail", "refuse", "cancel", "give up"]
     for action in data.draw(st.lists(st.sampled_from(actions))):
-        if action == "cancel":
-            world.requests.cancel(data.draw(st.sampled_from(world.jobs))[0])
-        elif action == "give up":
-            world.requests.give_up(GONE)
-        elif action == "refuse":
-            data.draw(st.sampled_from(list(world.models.values()))).refuses = True
-        elif world.open:
-            index = data.draw(st.integers(0, len(world.open) - 1))
-            world.answer(index, InferenceError("no") if action == "fail" else None)
+        world.act(action, data.draw)
     while world.open:
         world.answer(data.draw(st.integers(0, len(world.open) - 1)))
     for _, _, answers in world.jobs:

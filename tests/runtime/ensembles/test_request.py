@@ -212,6 +212,18 @@ class World:
             return OutputTensor(name, "INT8", [1], b"", address(model.chunk.number, 0), OnGpu(model.chunk, 1))
         return OutputTensor(name, "INT8", [1], memoryview(bytearray(b"x")), address(model.region.number, 0))
 
+    def act(self, action, draw):
+        """Do what an example says, if it is possible now."""
+        if action == "cancel":
+            self.requests.cancel(draw(st.sampled_from(self.jobs))[0])
+        elif action == "give up":
+            self.requests.give_up(GONE)
+        elif action == "refuse":
+            draw(st.sampled_from(list(self.models.values()))).refuses = True
+        elif self.open:
+            index = draw(st.integers(0, len(self.open) - 1))
+            self.answer(index, InferenceError("no") if action == "fail" else None)
+
     def check_over(self):
         """Every request is answered to its end, and all that was held is released, once."""
         assert len(self.requests) == 0
@@ -237,15 +249,8 @@ def test_whatever_happens(graphs, limit, data):
     for action in data.draw(st.lists(st.sampled_from(["answer"] * 6 + ["fail", "refuse", "cancel", "give up", "new"]))):
         if action == "new":
             world.request()
-        elif action == "cancel":
-            world.requests.cancel(data.draw(st.sampled_from(world.jobs))[0])
-        elif action == "give up":
-            world.requests.give_up(GONE)
-        elif action == "refuse":
-            data.draw(st.sampled_from(list(world.models.values()))).refuses = True
-        elif world.open:
-            index = data.draw(st.integers(0, len(world.open) - 1))
-            world.answer(index, InferenceError("no") if action == "fail" else None)
+        else:
+            world.act(action, data.draw)
     while world.open:
         world.answer(data.draw(st.integers(0, len(world.open) - 1)))
     world.check_over()

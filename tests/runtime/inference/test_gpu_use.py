@@ -118,6 +118,15 @@ def run(check, request):
     asyncio.run(within())
 
 
+async def fetched(use, request, model, memory):
+    """Fetch the inputs, and complete all copies that this begins."""
+    fetch = asyncio.ensure_future(use.fetch(request, model))
+    await turns()
+    for copy in memory.copies:
+        copy.set_result(None)
+    await fetch
+
+
 async def turns(count=5):
     """Let tasks go on."""
     for _ in range(count):
@@ -201,11 +210,7 @@ def test_inputs_that_do_not_stay(model, reads, datatype, offset, size):
     request = InferRequest("m", inputs=[tensor], uses_gpu=True)
 
     async def check(use, got):
-        fetch = asyncio.ensure_future(use.fetch(request, model))
-        await turns()
-        for copy in memory.copies:
-            copy.set_result(None)
-        await fetch
+        await fetched(use, request, model, memory)
         assert len(memory.copies) == 1
         job = Job("", None, tensor_refs(request.inputs), 1, None, [], None, 0)
         use.refer(job)
@@ -223,11 +228,7 @@ def test_more_inputs_than_the_model_has(model):
     request = InferRequest("m", inputs=[on_gpu(f"A{number}", memory, 0, 1) for number in range(3)], uses_gpu=True)
 
     async def check(use, got):
-        fetch = asyncio.ensure_future(use.fetch(request, model))
-        await turns()
-        for copy in memory.copies:
-            copy.set_result(None)
-        await fetch
+        await fetched(use, request, model, memory)
         assert (memory.copies, request.slots) == ([], [])
 
     run(check, request)

@@ -8,36 +8,18 @@
 #include <condition_variable>
 #include <list>
 #include <mutex>
-#include <sstream>
 #include <utility>
 
 #include "common.h"
+#include "words.h"
 
 namespace {
 
-using Words = std::istringstream;
-
-// The code and the message of an error.
-std::string Say(TRITONSERVER_Error* error) {
-  const testing::Error owned(error);
-  if (error == nullptr) return "ok";
-  return std::string(TRITONSERVER_ErrorCodeString(error)) + ": " + TRITONSERVER_ErrorMessage(error);
-}
-
-template <class Value>
-Value Next(Words& words) {
-  Value value{};
-  words >> value;
-  return value;
-}
-
-std::string Word(Words& words) { return Next<std::string>(words); }
-
-std::string Rest(Words& words) {
-  std::string text;
-  std::getline(words >> std::ws, text);
-  return text;
-}
+using testing::Next;
+using testing::Rest;
+using testing::Say;
+using testing::Word;
+using testing::Words;
 
 // One request, and its outcome.
 struct Asked {

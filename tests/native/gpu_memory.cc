@@ -15,24 +15,14 @@
 #include <vector>
 
 #include "common.h"
+#include "words.h"
 
 namespace {
 
-using Words = std::istringstream;
 using testing::Must;
-
-std::string Say(TRITONSERVER_Error* error) {
-  const testing::Error owned(error);
-  if (error == nullptr) return "ok";
-  return std::string(TRITONSERVER_ErrorCodeString(error)) + ": " + TRITONSERVER_ErrorMessage(error);
-}
-
-template <class Value>
-Value Next(Words& words) {
-  Value value{};
-  words >> value;
-  return value;
-}
+using testing::Next;
+using testing::Say;
+using testing::Words;
 
 TRITONSERVER_MemoryType TypeOf(const std::string& name) {
   if (name == "gpu") return TRITONSERVER_MEMORY_GPU;

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPUs of a machine: by a file of the stand-in, and by a library that stands for NVML."""
 
-import subprocess
-
 import pytest
 
 from pyruntime.utils.gpu.driver import GpuProperties
@@ -34,64 +32,12 @@ def test_no_driver(tmp_path):
     assert find_by_nvml(str(tmp_path / "libnvidia-ml.so.1")) == []
 
 
-# Three GPUs: a whole one, one with two slices of which SLICES are in use, and one that tells nothing.
-SOURCE = r"""
-#include <stdio.h>
-typedef struct { unsigned long long total, free, used; } nvmlMemory_t;
-static int devices[3], slice;
-int nvmlInit_v2(void) { return INIT; }
-int nvmlShutdown(void) { return 0; }
-int nvmlDeviceGetCount_v2(unsigned int *count) { *count = 3; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device) { *device = &devices[index]; return 0; }
-int nvmlDeviceGetUUID(void *device, char *uuid, unsigned int length) {
-  if (device == &devices[2]) return 3;
-  return device == &slice ? snprintf(uuid, length, "MIG-1") : snprintf(uuid, length, "GPU-0"), 0;
-}
-int nvmlDeviceGetName(void *device, char *name, unsigned int length) {
-  return device == &slice ? snprintf(name, length, "A100 MIG 1g.5gb") : snprintf(name, length, "A100"), 0;
-}
-int nvmlDeviceGetMemoryInfo(void *device, nvmlMemory_t *memory) {
-  memory->total = device == &slice ? 5 : 40; memory->free = memory->total - 1; memory->used = 1;
-  return 0;
-}
-int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
-  if (device == &slice) return 2;
-  *major = 8; *minor = 6;
-  return 0;
-}
-#if !OLD
-int nvmlDeviceGetMigMode(void *device, unsigned int *current, unsigned int *pending) {
-  *current = *pending = device == &devices[1];
-  return 0;
-}
-int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned int *count) { *count = 2; return 0; }
-int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned int index, void **part) {
-  *part = &slice;
-  return index < SLICES ? 0 : 6;
-}
-#endif
-"""
-
-
-@pytest.fixture(scope="module")
-def build(tmp_path_factory):
-    """A function that compiles such a library, and returns its path."""
+@pytest.fixture
+def build(compile_library):
+    """A function that compiles such a library, and returns its path: see tests/native/nvml_slices.c."""
 
     def compile(init=0, old=0, slices=1):
-        folder = tmp_path_factory.mktemp("nvml")
-        source, library = folder / "nvml.c", folder / "libnvidia-ml.so.1"
-        source.write_text(SOURCE)
-        options = [
-            f"-DINIT={init}",
-            f"-DOLD={old}",
-            f"-DSLICES={slices}",
-            "-Wall",
-            "-Wno-unused-variable",
-            "-shared",
-            "-fPIC",
-        ]
-        subprocess.run(["cc", *options, "-o", library, source], check=True)
-        return str(library)
+        return str(compile_library("nvml_slices.c", f"-DINIT={init}", f"-DOLD={old}", f"-DSLICES={slices}"))
 
     return compile
 

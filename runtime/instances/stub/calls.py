@@ -332,10 +332,11 @@ class Calls:
             size = 0
             for output in outcome.outputs:
                 size += len(output.data)
-            if size <= INLINE_BYTES_MAX and not call.request.places:
+            on_gpus = bool(call.request.places) and any(output.place is not None for output in outcome.outputs)
+            if size <= INLINE_BYTES_MAX and not on_gpus:
                 response, take = response_wire(outcome, NO_SLOT, inline=True), outcome.release
             else:
-                response, take = self._hold(outcome, call.callee, bool(call.request.places))
+                response, take = self._hold(outcome, call.callee, on_gpus)
         elif outcome is not None:
             response = error_wire(outcome)
         told: list[Message] = []

@@ -18,7 +18,7 @@ from pyruntime.utils.gpu.driver import GpuProperties
 from pyruntime.utils.messages import NO_SLOT, Answer, MapGpu, ReleaseHold, Unread
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
 
-from .test_calls import Bench, Callee
+from .test_calls import SIZE, Bench, Callee
 
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 LOST = InferenceError("the broker of GPU 1 was lost", Code.UNAVAILABLE)
@@ -94,9 +94,9 @@ class GpuBench(Bench):
         for _ in range(5):
             await asyncio.sleep(0)
 
-    def on_gpu(self, number=1):
+    def on_gpu(self, number=1, size=4):
         """A response with an output on the callee's GPU."""
-        output = OutputTensor("OUT", "FP32", [1], b"", address(self.there.number, number), OnGpu(self.there, 4))
+        output = OutputTensor("OUT", "UINT8", [size], b"", address(self.there.number, number), OnGpu(self.there, size))
         regions = (self.outputs, self.there)
         return InferResponse("other", 1, "7", [output], {}, lambda: self.released.append(number), regions=regions)
 
@@ -175,19 +175,23 @@ class TestOutputs:
         bench.run(check)
 
     def test_through_main_memory(self, bench):
-        """What has no room on the caller's GPU lies in memory of the callee, as outputs of C++ backends do."""
+        """What has no room on the caller's GPU lies in memory of the callee, or is sent along if it is small."""
         bench = bench()
 
         async def check():
-            bench.call().respond(bench.on_gpu(), True)
-            await bench.turn()
-            slot = bench.memory.allocate(4)
-            bench.peers.complete(bench.memory.region, address(bench.memory.region.number, slot.offset))
-            await bench.turn()
-            assert bench.stub.granted()[-1] == bench.memory.region.number
-            (answer,) = bench.stub.hear()
-            assert outputs(answer) == [[address(bench.memory.region.number, slot.offset), 4, MEMORY_CPU, 0]]
-            slot.free()
+            region = bench.memory.region
+            for number, size in ((1, 4), (2, SIZE)):
+                bench.call(number=number).respond(bench.on_gpu(number, size), True)
+                await bench.turn()
+                slot = bench.memory.allocate(size, data=b"x" * size)
+                bench.peers.complete(region, address(region.number, slot.offset))
+                await bench.turn()
+                (answer,) = bench.stub.hear()
+                where = b"xxxx" if size == 4 else address(region.number, slot.offset)
+                assert outputs(answer) == [[where, size, MEMORY_CPU, 0]]
+                assert bench.released == [1]
+                slot.free()
+            assert bench.stub.granted()[-1] == region.number
 
         bench.run(check)
 
@@ -218,6 +222,18 @@ class TestOutputs:
             await bench.turn()
             assert (bench.stub.hear(), bench.released, bench.peers.slots) == ([], [1], [])
             assert (len(bench.calls), bench.there.is_closed) == (0, False)
+
+        bench.run(check)
+
+    def test_that_might_lie_there_and_do_not(self, bench):
+        """Small outputs in main memory are sent along, also where they may lie on a GPU."""
+        bench = bench()
+
+        async def check():
+            bench.call().respond(bench.response(size=3), True)
+            (answer,) = bench.stub.hear()
+            assert outputs(answer) == [[b"xxx", 3, MEMORY_CPU, 0]]
+            assert (bench.released, bench.stub.granted()) == ([64], [])
 
         bench.run(check)
 

@@ -156,6 +156,8 @@ class BrokerLink:
 
         It stays open until nobody counts on it.
         """
+        if self.is_lost:  # since the caller has looked: nothing would say that it has closed the memory
+            raise self.loss("it ended")
         if region in self._peers:
             _, opened = self._peers[region]
         else:
@@ -167,7 +169,7 @@ class BrokerLink:
 
     def _on_peer_opened(self, region: GpuRegion, opened: asyncio.Future[Any]) -> None:
         failed = opened.cancelled() or opened.exception() is not None
-        if failed and not self.is_lost and self._peers.get(region, (0, None))[1] is opened:
+        if failed and self._peers.get(region, (0, None))[1] is opened:
             del self._peers[region]
             region.left(self)
 

@@ -26,7 +26,7 @@ GPUS = 2
 # The memory for chunks on each GPU, and of that what is kept, in bytes; and the bytes of a chunk that there are.
 GPU_BYTES = 4 * CHUNK_BYTES
 KEPT_BYTES = 2 * CHUNK_BYTES
-CHUNK_SIMULATED_BYTES = 64
+CHUNK_SIMULATED_BYTES = 64 << 10
 # A fault comes at one of this many first packets of a broker.
 FAULT_WITHIN = 10
 # So many brokers of a scenario may have a fault; those behind them have none.
@@ -86,9 +86,14 @@ class Devices:
         if self.users.get(handle) is user:
             del self.users[handle]
 
+    def owner_of(self, handle):
+        """The broker that allocated memory, None for a client's."""
+        return next((broker for broker in self.brokers if handle in broker.handles.values()), None)
+
     def is_lost(self, handle):
         """Whether memory was a broker's that has ended."""
-        return any(broker.has_ended and handle in broker.handles.values() for broker in self.brokers)
+        owner = self.owner_of(handle)
+        return owner is not None and owner.has_ended
 
     def allocate(self, size):
         """Memory of a client. Returns its handle."""
@@ -135,11 +140,18 @@ class Devices:
         rows = {row.number: row.name for row in memory.status_cuda()}
         if set(rows.values()) != self.registered:
             violated(f"regions {sorted(rows.values())} are registered, and not {sorted(self.registered)}")
-        leased = {uuid: leased for uuid, (leased, _) in self.world.gpus.usage().items() if leased}
+        # The host keeps the last chunk of each GPU for copies from others.
+        chunks = [chunk for some in self.world.peers._chunks.values() for chunk in some if not chunk.region.loss]
+        copies = {chunk.region.gpu.uuid: chunk.size for chunk in chunks}
+        if not all(chunk.is_empty for chunk in chunks):
+            violated("copies between GPUs are kept that nobody reads")
+        usage = self.world.gpus.usage().items()
+        leased = {uuid: leased for uuid, (leased, _) in usage if leased != copies.get(uuid, 0)}
         if leased:
             violated(f"stubs that have ended lease {leased} bytes")
         for broker in self.brokers:
-            if broker.is_waiting and sum(broker.allocated.values()) > KEPT_BYTES:
+            copied = sum(chunk.size for chunk in chunks if chunk.region.handle in broker.handles.values())
+            if broker.is_waiting and sum(broker.allocated.values()) > KEPT_BYTES + copied:
                 violated(f"{broker} keeps {sum(broker.allocated.values())} bytes that nobody leases")
             if broker.is_waiting and not broker.opened.keys() - broker.allocated.keys() <= rows.keys():
                 violated(f"{broker} has memory open that nobody has registered: {sorted(broker.opened)}")
@@ -251,6 +263,8 @@ class SimulatedBroker:
         self.granted = {}
         self._failed = set()
         self.handles = {}
+        # The handles of other brokers' memory that it has open, by the numbers.
+        self.borrowed = {}
         self._waiting = []
         self._loop.call_later(draw.random() * 0.05, self._started)
 
@@ -301,6 +315,7 @@ class SimulatedBroker:
         self.opened.clear()
         self.allocated.clear()
         self.granted.clear()
+        self.borrowed.clear()
         self._world.note("broker ends", self.pid, code)
         self._loop.call_later(TOLD_S, self._check_told)
         for future in self._waiting:
@@ -424,13 +439,17 @@ class SimulatedBroker:
                 if self.granted.pop(number, None) is None:
                     violated(f"{self} is to forget region {number}, which it does not have")
             case Verb.OPEN:
-                contents = self._devices.memory.get(arguments[1])
+                handle = arguments[1]
+                contents = None if self._devices.is_lost(handle) else self._devices.memory.get(handle)
                 if contents is None or (self.refuses and self._draw.random() < 0.5):
                     self._failed.add(number)
                     return encode_answer(serial, gpu_error("CUDA_ERROR_INVALID_HANDLE", "open"))
                 self.opened[number] = contents
+                if self._devices.owner_of(handle) is not None:
+                    self.borrowed[number] = handle
                 return encode_answer(serial, None, len(contents))
             case Verb.CLOSE:
+                self.borrowed.pop(number, None)
                 if self.opened.pop(number, None) is None and number not in self._failed:
                     violated(f"{self} is to close memory {number}, which it was never told to open")
             case Verb.ALLOCATE:
@@ -440,12 +459,14 @@ class SimulatedBroker:
             case Verb.EVENT:
                 if number not in self.allocated:
                     violated(f"{self} gets an event for memory {number}, which it has not allocated")
-                return encode_answer(serial)
+            case Verb.COMPLETE:
+                if number not in self.allocated:
+                    violated(f"{self} is to wait for memory {number}, which it has not allocated")
             case Verb.COPY:
                 return self._copy_on_gpu(serial, *arguments)
             case _:
                 return self._copy(serial, verb, *arguments)
-        return b""
+        return encode_answer(serial)
 
     def _allocate(self, serial, number, size):
         if sum(self.allocated.values()) + size > GPU_BYTES:
@@ -464,6 +485,9 @@ class SimulatedBroker:
         user = self._devices.users.get(self.handles[number])
         if user is not None:
             self._world.ledger.violated(f"{self} is to free memory that {user} has open")
+        for broker in self._devices.brokers:
+            if self.handles[number] in broker.borrowed.values():
+                self._world.ledger.violated(f"{self} is to free memory that {broker} has open")
 
     def _copy(self, serial, verb, memory, at, size, number, offset):
         violated = self._world.ledger.violated

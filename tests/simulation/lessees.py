@@ -3,6 +3,9 @@
 """Simulated stubs that lease memory of the brokers, as models with tensors on a GPU do, and others that read there."""
 
 from pyruntime.runtime.brokers.leases import GpuLeases
+from pyruntime.runtime.memory.gpu_peers import Tensor
+from pyruntime.runtime.requests.types import free_slots
+from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.gpu.driver import HANDLE_BYTES
 from pyruntime.utils.messages import CLOSED_GPU, LEASE_GPU, OK, RETURN_GPU, Ask
@@ -115,8 +118,23 @@ class Lessee:
         return f"<Lessee {self._stub.name}>"
 
 
+class Target:
+    """Where a tensor is read: a slot in request memory of its own. See RequestMemory."""
+
+    offset = 0
+
+    def __init__(self, world):
+        self.region = world.memory.create_region("read", in_need=True)
+
+    def allocate_bare(self, size):
+        return self
+
+    def free(self):
+        """It ends with its region."""
+
+
 class WatchedLeases(GpuLeases):
-    """Leases that others read, as steps of an ensemble do."""
+    """Leases that others read, as steps of an ensemble do: where they are, or a copy on another GPU."""
 
     def __init__(self, world, brokers, sizes, draw):
         super().__init__(brokers, sizes)
@@ -137,15 +155,24 @@ class WatchedLeases(GpuLeases):
 
     async def _read(self, region):
         """What is read was written by the lessee: nobody else has the memory while somebody counts on it."""
-        world = self._world
-        target = world.memory.create_region("read", in_need=True)
+        world, target = self._world, Target(self._world)
+        gpu = self._draw.randrange(len(world.devices.gpus))
+        slots = []
         try:
-            await self.fetch(region, 0, WRITTEN_BYTES, target, 0)
-            value = value_of(target.view[:WRITTEN_BYTES])
+            source, at = region, 0
+            if gpu != region.gpu.ordinal:
+                moved = await world.peers.move([Tensor(region, 0, WRITTEN_BYTES)], gpu, target)
+                slots.append(moved.slot)
+                world.note("moved to", *moved.where)
+                source, (_, at) = moved.region, split(moved.addresses[0])
+            if source is not target.region:
+                await self.fetch(source, at, WRITTEN_BYTES, target.region, 0)
+            value = value_of(target.region.view[:WRITTEN_BYTES])
             if value != region.number:
                 world.ledger.violated(f"{value} is read from memory {region.number} on a GPU")
         except InferenceError as exc:
             world.note("not fetched", int(exc.code))
         finally:
-            target.close()
+            free_slots(slots)
+            target.region.close()
             region.close()

@@ -13,6 +13,7 @@ from unittest import mock
 
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.brokers.brokers import Brokers
+from pyruntime.runtime.brokers.leases import GpuLeases
 from pyruntime.runtime.brokers.link import BrokerLink
 from pyruntime.runtime.brokers.pool import ChunkPool
 from pyruntime.runtime.caching.requests import CachedRequests
@@ -39,6 +40,7 @@ from pyruntime.runtime.instances.stub.streams import Streams
 from pyruntime.runtime.instances.stub.supervisor import Supervisor
 from pyruntime.runtime.loaders.warmup import WarmUp
 from pyruntime.runtime.memory.clients import ClientMemory
+from pyruntime.runtime.memory.gpu_peers import GpuPeers
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.regions import GpuRegion
 from pyruntime.runtime.repository.fingerprint import Fingerprint
@@ -461,6 +463,29 @@ def region_is_not_revoked(original):
         self._granted.discard(region)
 
     return revoke
+
+
+@planted(BrokerLink, "_close_peer", "gpu")
+def memory_of_another_broker_stays_open(original):
+    """A broker keeps memory open that another one leases again, or frees."""
+    return lambda self, region: region.left(self)
+
+
+@planted(GpuLeases, "pull", "gpu")
+def copy_is_complete_when_it_is_asked_for(original):
+    """A tensor is read on another GPU before its copy is there."""
+
+    async def pull(self, *arguments):
+        self.pulling = asyncio.ensure_future(original(self, *arguments))
+        self.pulling.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    return pull
+
+
+@planted(GpuPeers, "_free", "gpu")
+def copies_are_kept(original):
+    """Memory on a GPU stays leased for copies that nobody reads."""
+    return lambda self, chunk, offset: None
 
 
 @planted(Brokers, "close_memory", "gpu")

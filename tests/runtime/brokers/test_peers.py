@@ -214,6 +214,19 @@ def test_writer_has_ended(machine, peers):
     run(check)
 
 
+def test_broker_that_is_lost_opens_nothing(gpu):
+    """A broker that was lost before it is asked to open memory does not count among those who have it open."""
+
+    async def check(leases, links):
+        source = await written(leases, gpu, b"0123456789")
+        links[1]._lost("it ended")
+        with pytest.raises(GpuLostError, match="the broker of GPU 1 was lost"):
+            await links[1].open_peer(source, -1)
+        assert source.holders == set()
+
+    run(check)
+
+
 @pytest.mark.parametrize("lost", [0, 1], ids=["source", "target"])
 def test_broker_is_lost(gpu, lost):
     """A copy fails with either broker, and the sentence names it. The memory of the other one is as it was."""
@@ -221,11 +234,14 @@ def test_broker_is_lost(gpu, lost):
     async def check(leases, links):
         source, target = await written(leases, gpu, b"0123456789"), await leases.lease_on(1, 100)
         await leases.pull(source, 0, 10, target, 0)
+        ended = asyncio.get_running_loop().create_future()
+        links[lost].when_lost(ended.set_result)
         os.kill(links[lost].pid, signal.SIGSTOP)
         pulling = asyncio.ensure_future(leases.pull(source, 0, 10, target, 0))
         os.kill(links[lost].pid, signal.SIGKILL)
         with pytest.raises(GpuLostError, match=f"the broker of GPU {lost} was lost"):
             await pulling
+        assert f"the broker of GPU {lost} was lost" in await ended
         regions = [source, target]
         assert [bool(each.loss) for each in regions] == [lost == 0, lost == 1]
         assert await read(leases, regions[1 - lost], 10) == b"0123456789"

@@ -13,6 +13,7 @@ from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.preferred_groups import with_groups_of
 from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.gpus.tensor_places import PARAMETER
 from pyruntime.runtime.loaders.version_loader import final_spec
 from pyruntime.runtime.repository.draft import Draft
 from pyruntime.runtime.repository.instance_mode import instance_processes
@@ -216,10 +217,22 @@ def named(name):
 
 
 @cache
-def regrouped(model, count):
-    """A draft of a model whose first instance group has so many instances."""
+def changed(model, count, gpu, reads):
+    """A draft of a model whose first instance group has so many instances, as before for None.
+
+    All of them are on a GPU, None for none. With `reads` the model reads its inputs there.
+    """
+    if count is None and gpu is None:
+        return model.draft
     config = with_groups_of(model.draft.config, model.draft.config)
-    config.instance_group[0].count = count
+    if count is not None:
+        config.instance_group[0].count = count
+    if gpu is not None:
+        for group in config.instance_group:
+            group.kind = group.KIND_GPU
+            group.gpus[:] = [gpu]
+    if reads:
+        config.parameters[PARAMETER].string_value = "no"
     return _draft(model.name, config)
 
 

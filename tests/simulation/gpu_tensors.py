@@ -9,7 +9,6 @@ not read it, or in memory that it was not given, or has given back.
 from random import Random
 from typing import NamedTuple
 
-from pyruntime.runtime.gpus.tensor_places import FixedPlaces
 from pyruntime.utils.addresses import address, split
 from pyruntime.utils.messages import CLOSED_GPU, Ask
 from pyruntime.utils.request_codec import MEMORY_GPU
@@ -26,11 +25,6 @@ class OnGpu(NamedTuple):
 
     gpu: int
     reads: bool
-
-    def places(self, spec):
-        """See gpus/tensor_places.py."""
-        reads = dict.fromkeys(spec.inputs, self.gpu) if self.reads else {}
-        return FixedPlaces(reads, dict.fromkeys(spec.outputs, (0, 0, MEMORY_GPU, self.gpu)))
 
 
 def drawn(seed, model):
@@ -74,15 +68,27 @@ class GpuTensors:
 
     def contents(self, at, size, device):
         """The contents of an input, where they are."""
-        number, offset = split(at)
-        violated = self._stub.world.ledger.violated
         if self._where is None or not self._where.reads or self._where.gpu != device:
-            violated(f"{self._stub.name} is given an input on GPU {device}, and does not read it there")
+            self._stub.world.ledger.violated(
+                f"{self._stub.name} is given an input on GPU {device}, and does not read it there"
+            )
+        return self._at(at, size)
+
+    def answered(self, at, size, device):
+        """The contents of an output of a model that it has called, where they are."""
+        if self._where is None or self._where.gpu != device:
+            self._stub.world.ledger.violated(f"{self._stub.name} is given an answer on GPU {device}, where it is not")
+        return self._at(at, size)
+
+    def _at(self, at, size):
+        number, offset = split(at)
         handle = self._given.get(number) or self._lessee.handles.get(number)
         if handle is None:
             handle = self._closed.get(number)
             if handle is None or not self._devices.is_lost(handle):
-                violated(f"{self._stub.name} is given an input in memory {number} on a GPU, which it does not have")
+                self._stub.world.ledger.violated(
+                    f"{self._stub.name} is given a tensor in memory {number} on a GPU, which it does not have"
+                )
         # The memory of a lost broker is there as long as this process has it open.
         return bytes(size) if handle is None else memoryview(self._devices.memory[handle])[offset : offset + size]
 

@@ -18,6 +18,7 @@ from pyruntime.runtime.brokers.link import BrokerLink
 from pyruntime.runtime.brokers.pool import ChunkPool
 from pyruntime.runtime.caching.requests import CachedRequests
 from pyruntime.runtime.caching.streams import StreamKeeper
+from pyruntime.runtime.calls.tensors import HeldResponse
 from pyruntime.runtime.ensembles.credits import StepCredits
 from pyruntime.runtime.ensembles.request import EnsembleRequest
 from pyruntime.runtime.ensembles.tensors import Source
@@ -549,3 +550,9 @@ def memory_without_handle(original):
             original(self, region)
 
     return grant
+
+
+@planted(HeldResponse, "release", "gpu")
+def dropped_answer_stays(original):
+    """The memory of the answer to a call is never free again."""
+    return lambda self: None

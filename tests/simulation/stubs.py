@@ -18,6 +18,7 @@ from pyruntime.utils.channel import State, StubChannel
 from pyruntime.utils.errors import Code, LocalError, OutOfMemoryError
 from pyruntime.utils.flow_control import FlowControl
 from pyruntime.utils.messages import (
+    NO_SLOT,
     OK,
     PROTOCOL_VERSION,
     SLOT,
@@ -36,6 +37,7 @@ from pyruntime.utils.messages import (
     MapGpu,
     Ready,
     Release,
+    ReleaseHold,
     Reply,
     Requeue,
     Respond,
@@ -56,7 +58,7 @@ from pyruntime.utils.request_codec import (
     encode_request,
 )
 
-from .gpu_tensors import GpuTensors, drawn
+from .gpu_tensors import GpuTensors
 from .lessees import Lessee
 from .regions import POISON
 from .tensors import HOP, pack, request_of, value_of
@@ -220,7 +222,7 @@ class SimulatedStub:
             case Load(args=args, concurrency=concurrency, requests_region=number):
                 self.model = self.world.models[args["model_name"]]
                 if self.gpu is not None:
-                    self.gpu.load(drawn(self.world.plan.seed, self.model.name))
+                    self.gpu.load(self.world.where(self.model.name))
                 self.concurrency = concurrency
                 self.requests = self.world.memory.open[number]
                 self.loop.call_later(self.behaviour.load_s(), self._loaded)
@@ -239,6 +241,8 @@ class SimulatedStub:
                     if serial in self.streams:
                         self.streams[serial].go_on()
             case Answer(call=number, response=response, final=final):
+                if response is not None and response[SLOT] != NO_SLOT:
+                    self._hold(response)
                 then = self.calls.pop(number, None) if final else None
                 # A call that a faulty stub said twice is answered twice.
                 if then is not None:
@@ -304,6 +308,30 @@ class SimulatedStub:
         tensors = [("IN", "INT64", model.shape(1, 1), data, len(data), MEMORY_CPU, 0)]
         request = encode_request("", RequestOptions(requested_outputs=["OUT"]), tensors)
         self.say(Call(number, model.name, -1, request, False, batch))
+
+    def _hold(self, response):
+        """A response to a call lies in memory of others, and stays there until the stub drops it."""
+        before = [self._answered(tensor) for tensor in response[TENSORS]]
+
+        def drop():
+            if not self.has_ended and not self.is_deaf:
+                if [self._answered(tensor) for tensor in response[TENSORS]] != before:
+                    self.world.ledger.violated(f"the answer to a call changes while {self.name} holds it")
+                self.say(ReleaseHold([response[SLOT]]))
+
+        self.loop.call_later(self.behaviour.execute_s(), drop)
+
+    def _answered(self, tensor):
+        """The value of a tensor of an answer."""
+        _, _, _, at, size, kind, device = tensor
+        if kind == MEMORY_GPU:
+            return value_of(self.gpu.answered(at, size, device))
+        number, offset = split(at)
+        region = self.world.memory.open.get(number)
+        if region is None:
+            self.world.ledger.violated(f"{self.name} is given an answer in a region that is closed")
+            return 0
+        return value_of(region.view[offset : offset + size])
 
     # Memory.
 

@@ -36,7 +36,7 @@ from pyruntime.utils.errors import InferenceError
 from ..runtime.server_states import new_state
 from .behaviour import Behaviour
 from .brokers import KEPT_BYTES, Devices
-from .catalogue import RESOURCE, RESOURCE_LIMIT, regrouped
+from .catalogue import RESOURCE, RESOURCE_LIMIT, changed
 from .executors import SimulatedExecutor
 from .gpu_tensors import drawn
 from .ledger import Ledger
@@ -154,7 +154,6 @@ class World:
         await self.cache.open()
         settings = LIMITED if self.plan.limits_rate else SETTINGS
         factory = SimulatedFactory(settings, self.cache, self.live.lost)
-        factory.world = self
         python = PythonLoader(settings, "/simulated", tasks, self, factory)
         ensemble = EnsembleLoader(self.table.resolve, self, factory)
         loaders = {"python": python, "native": NativeLoader(self, factory), "ensemble": ensemble}
@@ -274,9 +273,14 @@ class World:
 
     def _draft(self, name):
         """A model as its folder has it now."""
-        count = self._counts.get(name)
-        draft = self.models[name].draft if count is None else regrouped(self.models[name], count)
+        model, where = self.models[name], self.where(name)
+        draft = changed(model, self._counts.get(name), *(where or (None, False)))
         return draft if self.gpus is None else replace(draft, gpus=AvailableGpus(tuple(self.devices.gpus)))
+
+    def where(self, name):
+        """Where a model has its tensors on a GPU, None for main memory."""
+        is_on_cpu = self.gpus is None or self.models[name].kind in ("native", "ensemble")
+        return None if is_on_cpu else drawn(self.plan.seed, name)
 
     # What models ask of the server: see ModelServer.
 
@@ -394,14 +398,6 @@ class SimulatedFactory(VersionFactory):
         """See VersionFactory."""
         soon = asyncio.get_running_loop().call_soon
         return RequestMemory(draft.folder.name, GROWTH_BYTES, GROWTH_BYTES, soon)
-
-    def version(self, spec, *others, **options):
-        """See VersionFactory. In scenarios with GPUs some models are on one, whatever their configuration says."""
-        made = super().version(spec, *others, **options)
-        where = None if self.world.gpus is None or spec.ensemble else drawn(self.world.plan.seed, spec.name)
-        if where is not None:
-            made.share_gpu = lambda: made.leave_on_gpus(where.places(made.spec))
-        return made
 
 
 class SimulatedLoader(ModelLoader):

@@ -247,6 +247,7 @@ class ServerSettings:
     rate_limit_resources: tuple[ResourceLimit, ...] = ()
     min_supported_compute_capability: float = 6.0
     model_load_gpu_limits: Mapping[int, float] = field(default_factory=dict)
+    enable_peer_access: bool = True
     pinned_memory_pool_bytes: int = 256 * MIB
     cuda_memory_pool_bytes: Mapping[int, int] = field(default_factory=dict)
     cache_directory: str = "/opt/tritonserver/caches"

@@ -87,7 +87,9 @@ class ServerState:
         self.settle = settle
         self.load_reports = load_reports
         self.client_memory = ClientMemory(settings.allow_client_shm, settings.http_max_input_size)
-        self.gpu_leases = GpuLeases(self.client_memory.brokers, settings.cuda_memory_pool_bytes)
+        self.gpu_leases = GpuLeases(
+            self.client_memory.brokers, settings.cuda_memory_pool_bytes, peer_access=settings.enable_peer_access
+        )
         self.gpu_peers = GpuPeers(self.gpu_leases, tasks)
         self.stacks = OwnStacks()
         self.began_ms = time.time_ns() // 1_000_000

@@ -45,11 +45,15 @@ class _Pool:
 
 
 class GpuLeases:
-    """See the module. `sizes` are the bytes that are kept on GPUs, by their numbers; others keep POOL_BYTES."""
+    """See the module. `sizes` are the bytes that are kept on GPUs, by their numbers; others keep POOL_BYTES.
 
-    def __init__(self, brokers: Brokers, sizes: Mapping[int, int]) -> None:
+    Without `peer_access` nothing is copied from GPU to GPU.
+    """
+
+    def __init__(self, brokers: Brokers, sizes: Mapping[int, int], *, peer_access: bool = True) -> None:
         self._brokers = brokers
         self._sizes = sizes
+        self._peer_access = peer_access
         self._pools: dict[int, _Pool] = {}
         # Distinct from those of the memory of clients, which the same broker opens.
         self._numbers = count(-1, -1)
@@ -130,7 +134,8 @@ class GpuLeases:
     def reaches(self, source: int, target: int) -> bool:
         """Whether tensors can be copied between these GPUs, as far as that is known."""
         pools = [self._pools[each] for each in (source, target) if each in self._pools]
-        if not self._keep_bytes(target) or any(pool.link.gpu.is_slice for pool in pools):
+        has_access = self._peer_access and not any(pool.link.gpu.is_slice for pool in pools)
+        if not has_access or not self._keep_bytes(target):
             return False
         return len(pools) < 2 or pools[0].link not in pools[1].unreachable
 

@@ -256,7 +256,7 @@ RESOURCES = Group(
         ),
         _works("rate-limit", STR, "off", "off, or execution_count: instances share resources."),
         _works("rate-limit-resource", REPEATABLE, "", "<name>:<count>[:<device>]: how much there is; 8G is a size."),
-        _no_op("enable-peer-access", BOOL, "true", "Let GPUs read each other's memory.", _DEVICE),
+        _works("enable-peer-access", BOOL, "true", "Tensors go from GPU to GPU directly.", "enable_peer_access"),
         _works(
             "pinned-memory-pool-byte-size",
             INT,

@@ -284,8 +284,12 @@ def test_broker_is_lost(server, repository, wait_until, ordinal):
 
 @pytest.mark.parametrize(
     ("gpus", "options"),
-    [(TWO_GPUS, ()), (TWO_PEERS, ("--cuda-memory-pool-byte-size=1:0",))],
-    ids=["no access", "no pool"],
+    [
+        (TWO_GPUS, ()),
+        (TWO_PEERS, ("--cuda-memory-pool-byte-size=1:0",)),
+        (TWO_PEERS, ("--enable-peer-access=false",)),
+    ],
+    ids=["no access", "no pool", "forbidden"],
 )
 def test_through_main_memory(serving, machine, repository, seen, gpus, options):
     """Where there is no way from GPU to GPU, tensors go through main memory, and no request fails."""

@@ -30,13 +30,13 @@ def gpu(machine):
     return machine.gpu()
 
 
-def run(check, sizes=None):
+def run(check, sizes=None, *, peer_access=True):
     """Run `check` with leases and the links of both brokers, which are ended."""
 
     async def within():
         brokers = Brokers()
         try:
-            leases = GpuLeases(brokers, sizes or {})
+            leases = GpuLeases(brokers, sizes or {}, peer_access=peer_access)
             await check(leases, [await brokers.of(gpu) for gpu in await brokers.gpus()])
         finally:
             await brokers.close()
@@ -169,6 +169,18 @@ def test_slices(gpu, machine):
             await leases.pull(source, 0, 10, target, 0)
 
     run(check)
+
+
+def test_forbidden(gpu):
+    """The operator may want no copies between GPUs."""
+
+    async def check(leases, links):
+        source, target = await written(leases, gpu, b"0123456789"), await leases.lease_on(1, 100)
+        assert not leases.reaches(0, 1)
+        with pytest.raises(GpuMissingError, match="no access"):
+            await leases.pull(source, 0, 10, target, 0)
+
+    run(check, peer_access=False)
 
 
 def test_no_pool(gpu):

@@ -129,6 +129,7 @@ EFFECTS = {
     "rate-limit": ("Execution_Count", [], {"limits_rate": True}),
     "rate-limit-resource": ("R:4:1", [], {"rate_limit_resources": (ResourceLimit("R", 4, 1),)}),
     "min-supported-compute-capability": ("7.5", [], {"min_supported_compute_capability": 7.5}),
+    "enable-peer-access": ("false", [], {"enable_peer_access": False}),
     "pinned-memory-pool-byte-size": ("5", [], {"pinned_memory_pool_bytes": 5}),
     "cuda-memory-pool-byte-size": ("1:5", [], {"cuda_memory_pool_bytes": {1: 5}}),
     "model-load-gpu-limit": ("1:0.5", [], {"model_load_gpu_limits": {1: 0.5}}),

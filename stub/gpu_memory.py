@@ -71,20 +71,23 @@ class Chunk:
 
         Raises GpuError, and TritonModelException if the memory is gone.
         """
-        with self.lock:
-            self.at(0)
-            if self.event is not None:
-                gpu_of(self.gpu).wait(self.event)
+        self._look(gpu_of(self.gpu).wait)
 
     def complete(self) -> None:
         """Return when the copies of the writer are complete.
 
         Raises GpuError, and TritonModelException if the memory is gone.
         """
+        self._look(gpu_of(self.gpu).synchronize)
+
+    def _look(self, wait: Callable[[int], None]) -> None:
         with self.lock:
             self.at(0)
             if self.event is not None:
-                gpu_of(self.gpu).synchronize(self.event)
+                try:
+                    wait(self.event)
+                except GpuHandleError:  # its process has ended, and copies nothing any more
+                    LOGGER.debug("memory on GPU %d is read without its event", self.gpu)
 
     def close(self) -> None:
         """Close memory and its event, also if its owner has ended."""

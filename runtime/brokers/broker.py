@@ -130,7 +130,8 @@ class _Broker:
         if memory not in self._pointers:
             raise gpu_error("CUDA_ERROR_INVALID_HANDLE", "copy", "the memory could not be opened")
         if memory in self._events:
-            self._gpu.wait(self._events[memory])
+            with suppress(GpuHandleError):  # its process has ended, and copies nothing any more
+                self._gpu.wait(self._events[memory])
         return self._pointers[memory]
 
     def _set_event(self, memory: int, handle: bytes) -> None:

@@ -144,6 +144,23 @@ def test_tensors_of_others(broker):
         chunk.at(0)
 
 
+@pytest.mark.parametrize("look", ["order", "complete"])
+def test_writer_ends_when_its_event_is_open(broker, peers, look):
+    """What it wrote is read without its event: it copies nothing any more."""
+    owner, writer = broker.process, peers()
+    pointer, own, event = owner.allocate(5), writer.allocate(5), writer.create_event()
+    writer.write(own, b"hello")
+    writer.copy(writer.open(owner.export(pointer)), own, 5)
+    writer.record(event)
+    broker.memory.announce(MapGpu(20, "GPU-1", owner.export(pointer), writer.export_event(event), 5))
+    chunk, _ = broker.memory.find(20 << 36)
+    writer.end()
+    getattr(chunk, look)()
+    target = bytearray(5)
+    gpu_of(chunk.gpu).read(chunk.at(0), target)
+    assert target == b"hello"
+
+
 @pytest.fixture
 def written(broker):
     """A tensor of another process, which begins at byte 4 of its memory."""

@@ -222,6 +222,7 @@ def test_writer_has_ended(machine, peers):
         target = await leases.lease_on(1, 100)
         await leases.pull(source, 0, 5, target, 0)
         assert await read(leases, target, 5) == b"hello"
+        assert await read(leases, source, 5) == b"hello"
 
     run(check)
 

@@ -64,6 +64,13 @@ class Running(Protocol):
         """Notify the model that this job is cancelled."""
 
 
+class Turn(Protocol):
+    """The place of a job among others whose responses keep their order: see scheduling/response_order.py."""
+
+    def drop(self) -> None:
+        """The client has left: release what is held for the job. Its `respond` is called nevertheless."""
+
+
 class Job:
     """One accepted request.
 
@@ -79,7 +86,8 @@ class Job:
     the model may update; their current values are among the inputs. `on_free` is called once, when its model has
     finished the request. `is_padding`: it fills a batch in place of a sequence without a request, came from no client,
     and does not count in statistics. `takes_first`: its client takes the first response of a model that is not
-    decoupled, even if execute fails after it, as in a gRPC stream.
+    decoupled, even if execute fails after it, as in a gRPC stream. `turn` is the place of its responses among those of
+    other jobs, None where they have no order.
     """
 
     __slots__ = (
@@ -106,6 +114,7 @@ class Job:
         "tensors",
         "trace",
         "trace_context",
+        "turn",
     )
 
     def __init__(
@@ -144,6 +153,7 @@ class Job:
         self.is_padding = False
         self.takes_first = False
         self.priority = 0
+        self.turn: Turn | None = None
 
     @property
     def arrived_s(self) -> float:

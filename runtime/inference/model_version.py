@@ -305,6 +305,8 @@ class ModelVersion:
 
         Its `respond` is called nevertheless, as often as the model answers.
         """
+        if job.turn is not None:
+            job.turn.drop()
         if self._cached is not None and self._cached.cancel(job):
             return
         if job.instance is None:

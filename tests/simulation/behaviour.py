@@ -14,8 +14,10 @@ TIMES_WEIGHTS = (20, 30, 20, 10, 8, 4, 1)
 class Behaviour:
     """See the module. `faults` is how likely a life of a stub has one, from 0 to 1; `errors`, that a batch fails."""
 
-    def __init__(self, draw, faults, errors):
+    def __init__(self, draw, faults, errors, threads=None):
+        """`threads` draws how threads of its models send responses; None if each request has a thread of its own."""
         self._draw = draw
+        self._threads = threads
         self._errors = errors
         self._fault = draw.choice(FAULTS) if draw.random() < faults else None
         self._messages_left = draw.randrange(FAULT_WITHIN)
@@ -70,6 +72,16 @@ class Behaviour:
         if model.is_iterative and chance < 0.5:
             return "reschedule"
         return "sender" if self._sends and chance > 0.6 else "response"
+
+    def sending(self, model):
+        """How a thread sends the responses of a whole batch: "in turn", "reversed", or "" if each has its own."""
+        if self._threads is None or not model.is_decoupled:
+            return ""
+        return self._threads.choice(("", "", "in turn", "reversed"))
+
+    def more_responses(self):
+        """How many more a thread sends to each request of its batch: more than the windows have room for."""
+        return self._threads.choice((0, 8))
 
     def is_early(self):
         """Whether a sender begins while execute runs."""

@@ -45,9 +45,10 @@ from pyruntime.runtime.memory.gpu_peers import GpuPeers
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.regions import GpuRegion
 from pyruntime.runtime.repository.fingerprint import Fingerprint
+from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.runtime.scheduling.batcher import Batcher
 from pyruntime.runtime.scheduling.policy_queue import PolicyQueue
-from pyruntime.runtime.scheduling.response_order import ResponseOrder
+from pyruntime.runtime.scheduling.response_order import ResponseOrder, _Turn
 from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.runtime.scheduling.sequences import Sequences
 
@@ -195,6 +196,18 @@ def lookup_without_end(original):
 def responses_out_of_order(original):
     """Responses are not held for their turn."""
     return lambda self, job: None
+
+
+@planted(_Turn, "__call__", "decoupled")
+def held_response_is_not_taken(original):
+    """A response that is held for its turn keeps its place in the window of its sender, who waits."""
+
+    def call(self, outcome, final):
+        if isinstance(outcome, InferResponse):
+            outcome.take = lambda: None  # the release counts instead
+        original(self, outcome, final)
+
+    return call
 
 
 @planted(Source, "end_use", "ensemble")

@@ -34,7 +34,7 @@ from pyruntime.runtime.loaders import version_loader as version_loader_module
 from pyruntime.runtime.memory import cuda_regions as cuda_regions_module
 from pyruntime.runtime.memory import requests as requests_module
 from pyruntime.runtime.repository import loads as loads_module
-from pyruntime.runtime.scheduling import policy_queue
+from pyruntime.runtime.scheduling import policy_queue, response_order
 from pyruntime.utils import flow_control
 from pyruntime.utils.errors import InferenceError
 
@@ -50,6 +50,8 @@ COLLECTED = 200
 # product, so that a short stream exceeds them.
 WINDOW = 6
 CREDITS_WAITING_MAX = 3
+# The responses of streams that are held for their turn, before a request fails.
+HELD_STREAM_RESPONSES_MAX = 20
 
 
 class Stage:
@@ -190,6 +192,7 @@ def stage():
         put(pending_bytes_module, "CONNECTION_SHARE", 1.0)
         put(flow_control, "RESPONSES_AHEAD_MAX", WINDOW)
         put(returns_module, "CREDITS_WAITING_MAX", CREDITS_WAITING_MAX)
+        put(response_order, "HELD_STREAM_RESPONSES_MAX", HELD_STREAM_RESPONSES_MAX)
         put(policy_queue, "PASSED_OVER_MAX", PASSED_OVER_MAX)
         # The product's log has a line for each stub that dies.
         put(logging.Logger, "exception", lambda logger, message, *arguments: STAGE.log(logger, message, *arguments))

@@ -479,6 +479,9 @@ class Execution:
         self.start_ns = stub.world.clock.monotonic_ns()
         self.values = [stub.read(request) for request in self.requests]
         self._streamed = set()
+        # The thread that sends the responses of all requests, if one does.
+        sending = stub.behaviour.sending(stub.model)
+        self._sender = SendingThread(sending == "in turn") if sending else None
 
     def has(self, serial):
         """Whether a request is in the batch, and has no stream of its own."""
@@ -547,15 +550,45 @@ class Execution:
     def _stream(self, index):
         serial = self.number + index
         self._streamed.add(index)
-        stream = Stream(self.stub, serial, self.requests[index], self.values[index] + HOP)
+        stream = Stream(self.stub, serial, self.requests[index], self.values[index] + HOP, self._sender)
         self.stub.streams[serial] = stream
         self.stub.loop.call_later(self.stub.behaviour.gap_s(), stream.go_on)
 
 
-class Stream:
-    """The responses of a sender: as many as the behaviour draws, with gaps, and with the window of the real stub."""
+class SendingThread:
+    """A thread of a model that sends to several requests, and waits in `send` for each of their windows.
 
-    def __init__(self, stub, serial, request, value):
+    It sends to them `in_turn`, or all responses to the last one first.
+    """
+
+    def __init__(self, in_turn):
+        self._in_turn = in_turn
+        self._streams = []
+
+    def add(self, stream):
+        """It sends the responses of this stream, too."""
+        self._streams.append(stream)
+
+    def sends(self, stream):
+        """Whether it sends the next response of a stream, and no other one before."""
+        return stream is self._streams[0 if self._in_turn else -1]
+
+    def sent(self, stream, is_over):
+        """It goes on with the next stream, which is returned; None if there is none."""
+        if is_over:
+            self._streams.remove(stream)
+        elif self._in_turn:
+            self._streams.append(self._streams.pop(0))
+        return self._streams[0 if self._in_turn else -1] if self._streams else None
+
+
+class Stream:
+    """The responses of a sender: as many as the behaviour draws, with gaps, and with the window of the real stub.
+
+    `thread` sends them, and perhaps those of other streams; None for one that sends no others.
+    """
+
+    def __init__(self, stub, serial, request, value, thread=None):
         self.stub = stub
         self.serial = serial
         self.request = request
@@ -566,11 +599,17 @@ class Stream:
         self.ends_apart = stub.behaviour.ends_apart()
         self._is_waiting = False
         self._is_cut = False
+        self._thread = thread
+        if thread is not None:
+            thread.add(self)
+            self.left = self._length = self.left + stub.behaviour.more_responses()
 
     def go_on(self):
         """Send the next response, or the end, if the client is not too far behind."""
         stub, serial = self.stub, self.serial
         if stub.has_ended or stub.is_deaf or serial not in stub.streams or self._is_waiting:
+            return
+        if self._thread is not None and not self._thread.sends(self):
             return
         if self.left and stub.is_cancelled(serial) and stub.behaviour.heeds_flags():
             self.left = 0
@@ -593,7 +632,14 @@ class Stream:
 
     def _waited(self):
         self._is_waiting = False
-        self.go_on()
+        self._sent(False)
+
+    def _sent(self, is_over):
+        following = self if not is_over else None
+        if self._thread is not None:
+            following = self._thread.sent(self, is_over)
+        if following is not None:
+            following.go_on()
 
     def _end(self, response):
         if not self._is_cut:
@@ -602,4 +648,5 @@ class Stream:
         del self.stub.streams[self.serial]
         self.stub.flow.end(self.serial)
         self.stub.say(Respond(self.serial, response, True))
+        self._sent(True)
         self.stub._go_on()

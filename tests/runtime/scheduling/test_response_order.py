@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of responses: rules, and any order of any responses."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.execution.job import Job, Relay
-from pyruntime.runtime.requests.types import InferResponse
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
+from pyruntime.runtime.scheduling import response_order
 from pyruntime.runtime.scheduling.response_order import HELD_MAX, ResponseOrder
+from pyruntime.utils import flow_control
+from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions
 
 
@@ -159,3 +163,158 @@ def test_any_order(counts, seed):
         jobs[number].respond(sent[number], sent[number] == counts[number])
     expected = [(number, index) for number, count in enumerate(counts) for index in range(1, count + 1)]
     assert clients.got == expected
+
+
+class Response(InferResponse):
+    """A response of so many bytes that counts its uses."""
+
+    def __init__(self, size=1):
+        output = OutputTensor("OUT", "UINT8", [size], bytes(size))
+        super().__init__("m", 1, "", [output])
+        self.taken = self.released = 0
+        self.take, self.release = self._take, self._release
+
+    def _take(self):
+        self.taken += 1
+
+    def _release(self):
+        self.released += 1
+
+
+class Instance:
+    """Notes which jobs are cancelled."""
+
+    def __init__(self):
+        self.cancelled = []
+
+    def cancel(self, job):
+        self.cancelled.append(job)
+
+
+def test_held_response_is_taken():
+    """A response that is held does not count as one that its client has to take: its sender must not wait for that."""
+    clients = Clients()
+    first, second = clients.begin(1), clients.begin(2)
+    own, early = Response(), Response()
+    first.respond(own, False)
+    second.respond(early, False)
+    assert (own.taken, early.taken) == (0, 1)
+    assert clients.got == [(1, own)]
+
+
+def test_given_as_fast_as_they_are_taken(monkeypatch):
+    """When the turn of a request comes, its client gets no more responses than it has room for; the end waits."""
+    monkeypatch.setattr(flow_control, "RESPONSES_AHEAD_MAX", 2)
+    clients = Clients()
+    first, second, third = clients.begin(1), clients.begin(2), clients.begin(3)
+    early = [Response() for _ in range(4)]
+    for response in early:
+        second.respond(response, False)
+    third.respond("c", True)
+    first.respond("a", True)
+    assert clients.got == [(1, "a"), (2, early[0]), (2, early[1])]
+    late = Response()
+    second.respond(late, False)
+    second.respond(None, True)
+    assert late.taken == 0
+    early[0].take()
+    early[0].release()
+    assert [outcome for _, outcome in clients.got[1:]] == early[:3]
+    assert early[0].released == 1
+    early[1].release()
+    early[2].release()
+    assert clients.got[-3:] == [(2, late), (2, None), (3, "c")]
+    late.release()
+    assert late.taken == late.released == 1
+
+
+@pytest.mark.parametrize("limit", ["HELD_STREAM_RESPONSES_MAX", "HELD_STREAM_BYTES_MAX"])
+def test_too_much_is_held(monkeypatch, limit):
+    """A request for which too much is held fails in its turn; what was held is released, and its model may stop."""
+    monkeypatch.setattr(response_order, limit, 2)
+    clients = Clients()
+    first, second, third = clients.begin(1), clients.begin(2), clients.begin(3)
+    second.instance = Instance()
+    early = [Response() for _ in range(4)]
+    for response in early[:3]:
+        second.respond(response, False)
+    assert second.instance.cancelled == [second]
+    assert [response.released for response in early] == [1, 1, 1, 0]
+    second.respond(early[3], False)
+    assert early[3].released == 1
+    third.respond(Response(), False)
+    first.respond("a", True)
+    assert len(clients.got) == 1
+    second.respond(InferenceError("", Code.CANCELLED), True)
+    assert [number for number, _ in clients.got] == [1, 2, 3]
+    failure = clients.got[1][1]
+    assert failure.code is Code.UNAVAILABLE
+    assert "'preserve_ordering'" in str(failure)
+
+
+def test_last_response_is_held_in_any_case(monkeypatch):
+    """No request fails for its last response, however much is held."""
+    monkeypatch.setattr(response_order, "HELD_STREAM_BYTES_MAX", 2)
+    clients = Clients()
+    first, *others = [clients.begin(number) for number in range(4)]
+    responses = [Response(5) for _ in others]
+    for other, response in zip(others, responses, strict=True):
+        other.respond(response, True)
+    first.respond("a", True)
+    assert [outcome for _, outcome in clients.got] == ["a", *responses]
+
+
+def test_client_that_has_left():
+    """What is held for a client that leaves is released at once, and its place stays until its request ends."""
+    clients = Clients()
+    first, second, third = clients.begin(1), clients.begin(2), clients.begin(3)
+    early, later = Response(), Response()
+    second.respond(early, False)
+    second.turn.drop()
+    assert early.released == 1
+    second.respond(later, False)
+    assert later.released == 1
+    third.respond("c", True)
+    first.respond("a", True)
+    assert clients.got == [(1, "a")]
+    second.respond(None, True)
+    assert [number for number, _ in clients.got] == [1, 2, 3]
+    assert clients.got[1][1].code is Code.CANCELLED
+
+
+def test_client_leaves_after_the_last_response():
+    """What is held for a request that has ended is replaced by one error."""
+    clients = Clients()
+    first, second = clients.begin(1), clients.begin(2)
+    early = Response()
+    second.respond(early, True)
+    second.turn.drop()
+    second.turn.drop()
+    assert early.released == 1
+    first.respond("a", True)
+    assert [number for number, _ in clients.got] == [1, 2]
+    assert clients.got[1][1].code is Code.CANCELLED
+
+
+def test_first_client_leaves():
+    """The responses of the first request go to its client also when that has left: it releases them."""
+    clients = Clients()
+    first = clients.begin(1)
+    first.turn.drop()
+    response = Response()
+    first.respond(response, False)
+    first.respond(None, True)
+    assert clients.got == [(1, response), (1, None)]
+    first.turn.drop()
+
+
+def test_room_after_a_client_has_left():
+    """The requests that wait because much is held learn that a client has left."""
+    clients = Clients()
+    _, second = clients.begin(1), clients.begin(2)
+    for _ in range(HELD_MAX):
+        second.respond(Response(), False)
+    assert clients.order.is_full
+    second.turn.drop()
+    assert not clients.order.is_full
+    assert clients.room == [0]

@@ -67,6 +67,9 @@ class Running(Protocol):
 class Turn(Protocol):
     """The place of a job among others whose responses keep their order: see scheduling/response_order.py."""
 
+    executes: bool
+    """Whether the job does not queue. Its scheduler says so."""
+
     def drop(self) -> None:
         """The client has left: release what is held for the job. Its `respond` is called nevertheless."""
 

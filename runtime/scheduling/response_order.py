@@ -53,12 +53,16 @@ class ResponseOrder:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many responses are held that no further request may begin."""
-        return self._held >= HELD_MAX
+        """Whether so many responses are held that no further request may begin.
+
+        It is never full while the first request queues again: only its execution makes room.
+        """
+        return self._held >= HELD_MAX and self._turns[0].executes
 
     def begin(self, job: Job) -> None:
         """A job leaves the queue. It keeps its place if it queues again and comes back."""
         if job.turn is not None:
+            job.turn.executes = True
             return
         respond = job.respond
         if isinstance(respond, Relay):
@@ -130,12 +134,13 @@ class _Turn(Relay):
     `held` has each with whether it is the last, and its size. See execution.job.Turn.
     """
 
-    __slots__ = ("_failure", "_job", "_order", "_window", "held")
+    __slots__ = ("_failure", "_job", "_order", "_window", "executes", "held")
 
     def __init__(self, order: ResponseOrder, job: Job, client: Respond) -> None:
         super().__init__(client)
         self._order = order
         self._job = job
+        self.executes = True
         self.held: deque[tuple[Outcome, bool, int]] = deque()
         # How far its client is behind, once a response was held.
         self._window: FlowControl | None = None

@@ -132,6 +132,11 @@ class JobScheduler(ABC):
         if self._empty is not None and not len(self):
             self._empty.set()
 
+    @staticmethod
+    def _queues_again(job: Job) -> None:
+        if job.turn is not None:
+            job.turn.executes = False
+
     def _drop(self, job: Job) -> None:
         """Answer a cancelled job."""
         self._fail(job, InferenceError("", Code.CANCELLED), FailureReason.CANCELED)
@@ -221,12 +226,14 @@ class Scheduler(JobScheduler):
         """See JobScheduler."""
         self._batcher.put_back([job for job in batch if not job.cancelled])
         for job in batch:
+            self._queues_again(job)
             if job.cancelled:
                 self._drop(job)
         self._dispatch()
 
     def reschedule(self, job: Job) -> None:
         """See JobScheduler. The job goes behind all waiting ones."""
+        self._queues_again(job)
         if job.cancelled:
             self._drop(job)
         else:

@@ -188,6 +188,7 @@ class SequenceScheduler(JobScheduler):
             instance.drop_sequences(ids)
 
     def _put_back(self, job: Job, has_run: bool = False) -> None:
+        self._queues_again(job)
         if job.cancelled:
             self._drop(job)
         elif not self._sequences.put_back(job, has_run):

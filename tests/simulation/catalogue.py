@@ -169,7 +169,11 @@ def sequence(draw):
 
 def iterative(draw):
     controls = draw.choice(("", "control_input { name: 'START' control { int32_false_true: [0, 1] } } "))
-    return f"max_batch_size: 4 {_TENSORS} {_instances(draw)} sequence_batching {{ iterative_sequence: true {controls}}}"
+    instances = _instances(draw)
+    order = f"preserve_ordering: {draw.choice(('true', 'false'))}"
+    strategy = f"oldest {{ max_candidate_sequences: 4 {order} }}" if draw.random() < 0.7 else ""
+    batching = f"sequence_batching {{ iterative_sequence: true {controls}{strategy} }}"
+    return f"max_batch_size: 4 {_TENSORS} {instances} {batching}"
 
 
 def caller(draw):

@@ -46,6 +46,7 @@ from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.regions import GpuRegion
 from pyruntime.runtime.repository.fingerprint import Fingerprint
 from pyruntime.runtime.requests.types import InferResponse
+from pyruntime.runtime.scheduling import response_order
 from pyruntime.runtime.scheduling.batcher import Batcher
 from pyruntime.runtime.scheduling.policy_queue import PolicyQueue
 from pyruntime.runtime.scheduling.response_order import ResponseOrder, _Turn
@@ -208,6 +209,12 @@ def held_response_is_not_taken(original):
         original(self, outcome, final)
 
     return call
+
+
+@planted(ResponseOrder, "is_full", "iterative", 1000)
+def held_responses_stop_the_first_request(original):
+    """While many responses are held the request that they wait for does not begin again."""
+    return property(lambda self: self._held >= response_order.HELD_MAX)
 
 
 @planted(Source, "end_use", "ensemble")

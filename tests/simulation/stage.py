@@ -50,7 +50,8 @@ COLLECTED = 200
 # product, so that a short stream exceeds them.
 WINDOW = 6
 CREDITS_WAITING_MAX = 3
-# The responses of streams that are held for their turn, before a request fails.
+# The responses that are held for their turn, before no further request begins, and of streams, before one fails.
+HELD_MAX = 2
 HELD_STREAM_RESPONSES_MAX = 20
 
 
@@ -192,6 +193,7 @@ def stage():
         put(pending_bytes_module, "CONNECTION_SHARE", 1.0)
         put(flow_control, "RESPONSES_AHEAD_MAX", WINDOW)
         put(returns_module, "CREDITS_WAITING_MAX", CREDITS_WAITING_MAX)
+        put(response_order, "HELD_MAX", HELD_MAX)
         put(response_order, "HELD_STREAM_RESPONSES_MAX", HELD_STREAM_RESPONSES_MAX)
         put(policy_queue, "PASSED_OVER_MAX", PASSED_OVER_MAX)
         # The product's log has a line for each stub that dies.

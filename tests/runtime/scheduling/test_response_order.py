@@ -150,6 +150,19 @@ def test_full():
     assert clients.room == [HELD_MAX + 1]
 
 
+def test_first_request_queues_again():
+    """While the first request waits for another execution there is no limit, because nothing else makes room."""
+    clients = Clients()
+    first, *others = [clients.begin(number) for number in range(HELD_MAX + 1)]
+    for other in others:
+        other.respond("x", True)
+    assert clients.order.is_full
+    first.turn.executes = False
+    assert not clients.order.is_full
+    clients.order.begin(first)
+    assert clients.order.is_full
+
+
 @given(counts=st.lists(st.integers(1, 4), min_size=1, max_size=8), seed=st.randoms(use_true_random=False))
 def test_any_order(counts, seed):
     """However responses come, clients get each once, those of a request in order, and requests in order."""

@@ -704,3 +704,22 @@ class TestPreserveOrdering:
         assert len(made) == 5
         first.respond("x", True)
         assert len(fast.batches) == HELD_MAX + 5
+
+    @pytest.mark.parametrize("again", ["put_back", "reschedule"])
+    def test_first_begins_again(self, again):
+        """However many responses are held, the job whose turn it is begins again, after a crash or by its model."""
+        slow, fast = Instance(2), Instance(HELD_MAX)
+        made = scheduler(slow, fast, text=self.TEXT)
+        first = job([], rows=4)
+        made.submit(first)
+        for _ in range(HELD_MAX):
+            each = job([], rows=4)
+            made.submit(each)
+            each.respond("x", True)
+        before = len(slow.batches) + len(fast.batches)
+        if again == "put_back":
+            made.put_back([first])
+        else:
+            made.reschedule(first)
+        assert len(slow.batches) + len(fast.batches) == before + 1
+        assert [first] in (slow.batches[-1], fast.batches[-1])

@@ -12,6 +12,7 @@ from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.requests.types import InferResponse
+from pyruntime.runtime.scheduling import response_order
 from pyruntime.runtime.scheduling.factory import create_scheduler
 from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.runtime.scheduling.sequence_scheduler import SequenceScheduler
@@ -671,3 +672,22 @@ class TestPreserveOrdering:
             each.free()
             each.respond(outcome, True)
         assert outcomes == ["b", "a"]
+
+    @pytest.mark.parametrize("again", ["put_back", "reschedule"])
+    @in_a_loop
+    async def test_first_begins_again(self, make, monkeypatch, again):
+        """However many responses are held, the request whose turn it is begins again, after a crash or by its model."""
+        monkeypatch.setattr(response_order, "HELD_MAX", 1)
+        instance = Instance()
+        made = make("oldest { max_candidate_sequences: 2 preserve_ordering: true }", instance)
+        first, second = jobs = [job(id, START | END) for id in (1, 2)]
+        for each in jobs:
+            made.submit(each)
+        second.free()
+        second.respond("b", True)
+        before = len(instance.batches)
+        if again == "put_back":
+            made.put_back([first])
+        else:
+            made.reschedule(first)
+        assert instance.batches[before:] == [[first]]

@@ -70,7 +70,10 @@ class GpuLeases:
 
     async def lease_on(self, ordinal: int, size: int) -> GpuRegion:
         """As `lease`, on the GPU with this number, for copies that brokers make: see `pull`."""
-        return await self._lease((await self._brokers.gpus())[ordinal], size, b"")
+        gpu = (await self._brokers.gpus())[ordinal]
+        if gpu.is_slice:
+            raise GpuMissingError("no access", "lease", "slices of GPUs have no access to others")
+        return await self._lease(gpu, size, b"")
 
     async def _lease(self, gpu: GpuProperties, size: int, event: bytes) -> GpuRegion:
         if not self._keep_bytes(gpu.ordinal):

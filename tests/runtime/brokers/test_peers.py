@@ -159,14 +159,19 @@ def test_no_access(gpu, machine):
 
 
 def test_slices(gpu, machine):
-    """A slice has no access to others."""
-    machine.describe(*({**each, "is_slice": True} for each in TWO_PEERS))
+    """A slice has no access to others, nor have others to it; nothing is leased for copies."""
+    machine.describe(TWO_PEERS[0], {**TWO_PEERS[1], "is_slice": True})
 
     async def check(leases, links):
-        source, target = await written(leases, gpu, b"0123456789"), await leases.lease_on(1, 100)
-        assert not leases.reaches(0, 1)
+        await leases.lease("GPU-2", 100, b"")
+        assert (leases.reaches(0, 1), leases.reaches(1, 0)) == (False, False)
+        source, target = await written(leases, gpu, b"0123456789"), await leases.lease("GPU-2", 100, b"")
         with pytest.raises(GpuMissingError, match="no access"):
             await leases.pull(source, 0, 10, target, 0)
+        before = leases.usage()
+        with pytest.raises(GpuMissingError, match="slices of GPUs have no access"):
+            await leases.lease_on(1, 100)
+        assert leases.usage() == before
 
     run(check)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, Iterator, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -23,17 +23,53 @@ TRUSTED_TYPES = "TRUSTED_TYPES"
 PREDICT_PROBA = "predict_proba"
 
 
+# The datatypes of inputs if the configuration has none. Every other datatype than that of texts is a number.
+NUMBERS, TEXTS = "TYPE_FP32", "TYPE_STRING"
+
+
 @dataclass(frozen=True)
 class Predictor:
-    """`predict` takes rows of `features` numbers, FP32, and returns an array with one row for each."""
+    """`call` takes rows of `features` values, and returns an array with one row for each.
 
-    features: int
-    predict: Callable[[Any], Any]
+    `features` is None if the model does not say it: it takes one text for each row then, as vectorizers do, or rows of
+    any length. `categories` are those of each column, if the model has them.
+    """
 
-    def describe_output(self) -> Tuple[Any, Tuple[int, ...]]:
-        """The dtype of predictions, and the shape of one."""
-        made = self.predict(np.zeros((1, self.features), np.float32))
-        return made.dtype, tuple(made.shape[1:])
+    features: Optional[int]
+    call: Callable[[Any], Any]
+    categories: Sequence[Any] = ()
+
+    def predict(self, rows: Any) -> Any:
+        """The predictions for an array of numbers, or of str."""
+        is_text = self.features is None and rows.dtype == object
+        return np.asarray(self.call(rows.ravel() if is_text else rows))
+
+    def try_out(self, datatype: str) -> Tuple[str, Any]:
+        """Predict one row. Returns its datatype and the prediction.
+
+        `datatype` is the configured one, "" if there is none: a model of numbers, or else of texts. Raises what the
+        model raises if it predicts none of the rows: what it knows cannot be seen from outside in general.
+        """
+        reason: Optional[Exception] = None
+        for tried, row in self._rows():
+            if not datatype or (tried == TEXTS) == (datatype == TEXTS):
+                try:
+                    return tried, self.predict(row)
+                except Exception as exc:
+                    reason = reason or exc
+        raise reason or ValueError("it does not say how many features it has")
+
+    def _rows(self) -> Iterator[Tuple[str, Any]]:
+        if self.categories:
+            known = [each[0] for each in self.categories]
+            if any(isinstance(each, str) for each in known):
+                # A client can only send texts then.
+                yield TEXTS, np.array([list(map(str, known))], object)
+            else:
+                yield NUMBERS, np.array([known], np.float32)
+        if self.features is not None:
+            yield NUMBERS, np.zeros((1, self.features), np.float32)
+        yield TEXTS, np.full((1, self.features or 1), "0", object)
 
 
 def load_predictor(settings: Settings, path: str, threads: int) -> Predictor:
@@ -95,4 +131,10 @@ def _sklearn(settings: Settings, estimator: Any, threads: int) -> Predictor:
     if wants_classes and not hasattr(estimator, "predict_proba"):
         kind = type(estimator).__name__
         raise LoadError(f"model '{settings.name}' has the parameter {PREDICT_PROBA}, which {kind} cannot compute")
-    return Predictor(estimator.n_features_in_, estimator.predict_proba if wants_classes else estimator.predict)
+    first = estimator.steps[0][1] if hasattr(estimator, "steps") else estimator
+    return Predictor(
+        # Vectorizers have no such attribute.
+        getattr(estimator, "n_features_in_", None),
+        estimator.predict_proba if wants_classes else estimator.predict,
+        getattr(first, "categories_", ()),
+    )

@@ -61,6 +61,53 @@ def test_models_of_skops(serve, model, classifier):
     assert predicted(server, "labels") == [[b"low"], [b"low"], [b"high"], [b"high"]]
 
 
+def test_models_of_texts(serve, model):
+    """Vectorizers take a text for each row, and columns of texts are texts, whether the model is configured or not.
+
+    A model that knows no row which could be tried must be configured, and then is served.
+    """
+    from sklearn.compose import make_column_transformer
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    skops = pytest.importorskip("skops.io", reason="skops is not installed (pip install skops)")
+    rows = np.array([["red", "1"], ["blue", "2"], ["red", "3"]], object)
+    texts = ["good day", "bad day", "good"]
+    columns = make_column_transformer((OneHotEncoder(), [0]), (StandardScaler(), [1]))
+    made = {
+        "texts": make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, [1, 0, 1]),
+        "columns": make_pipeline(OneHotEncoder(), LogisticRegression()).fit(rows, [0, 1, 0]),
+        "mixed": make_pipeline(columns, LogisticRegression()).fit(rows, [0, 1, 0]),
+    }
+    tensors = (
+        'max_batch_size: 8 input {{ name: "input__0" data_type: TYPE_STRING dims: [ {} ] }}\n'
+        'output {{ name: "output__0" data_type: TYPE_INT32 dims: [ 1 ] reshape {{ shape: [ ] }} }}\n'
+    )
+    types = parameters(TRUSTED_TYPES=", ".join({t for m in made.values() for t in untrusted(skops, m)}))
+    for name, pipeline in made.items():
+        dims = 1 if name == "texts" else 2
+        for configured, config in ((name, ""), (f"{name}_configured", tensors.format(dims))):
+            skops.dump(pipeline, model(configured, None, BACKEND + types + config) / "1" / "model.skops")
+    server = serve(*LENIENT)
+    with closing(server.client()) as client:
+        found = {row["name"]: row.get("reason", "") for row in client.get_model_repository_index()}
+        inputs = [client.get_model_config(name)["input"][0] for name in ("texts", "columns")]
+    assert [(each["data_type"], each["dims"]) for each in inputs] == [("TYPE_STRING", [1]), ("TYPE_STRING", [2])]
+    assert "predicts neither a row of zeros nor one of texts, so that its tensors are not known: de" in found["mixed"]
+    for name in ("texts", "texts_configured"):
+        answer = server.infer(name, {"input__0": np.array([[each] for each in texts], object)})
+        assert answer.as_numpy("output__0").ravel().tolist() == made["texts"].predict(texts).tolist()
+    for name in ("columns", "columns_configured", "mixed_configured"):
+        answer = server.infer(name, {"input__0": rows}).as_numpy("output__0")
+        assert answer.ravel().tolist() == made[name.partition("_")[0]].predict(rows).tolist()
+
+
+def untrusted(skops, estimator):
+    return skops.get_untrusted_types(data=skops.dumps(estimator))
+
+
 def test_pickles(serve, model, classifier):
     """A pickle is loaded only if the configuration says so; a classifier gives probabilities if it is asked to."""
     import joblib

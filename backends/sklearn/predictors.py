@@ -127,6 +127,7 @@ def _unpickle(settings: Settings, path: str) -> Any:
 def _sklearn(settings: Settings, estimator: Any, threads: int) -> Predictor:
     limits = import_framework("threadpoolctl", "threadpoolctl", "sklearn", settings.name)
     limits.threadpool_limits(threads)
+    _limit_jobs(estimator, threads)
     wants_classes = settings.boolean(PREDICT_PROBA)
     if wants_classes and not hasattr(estimator, "predict_proba"):
         kind = type(estimator).__name__
@@ -138,3 +139,18 @@ def _sklearn(settings: Settings, estimator: Any, threads: int) -> Predictor:
         estimator.predict_proba if wants_classes else estimator.predict,
         getattr(first, "categories_", ()),
     )
+
+
+def _limit_jobs(part: Any, threads: int) -> None:
+    """Have an estimator, and all that it consists of, start no more threads than the instance has."""
+    if isinstance(part, (list, tuple)):
+        for each in part:
+            _limit_jobs(each, threads)
+    elif isinstance(part, dict):
+        _limit_jobs(list(part.values()), threads)
+    elif hasattr(part, "get_params") and not isinstance(part, type):
+        jobs = getattr(part, "n_jobs", None)
+        if isinstance(jobs, int):
+            # -1 is all cores.
+            part.n_jobs = threads if jobs < 0 else min(jobs, threads)
+        _limit_jobs(vars(part), threads)

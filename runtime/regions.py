@@ -38,6 +38,9 @@ class Holder(Protocol):
     def revoke(self, region: GrantedRegion) -> None:
         """The region is closed: nothing refers to it any longer."""
 
+    def writer_ended(self, region: GpuRegion) -> None:
+        """See GpuRegion: its event is no more."""
+
 
 class _Counted:
     """A region that can be granted to any stub. `number` is unique for the lifetime of the host.
@@ -141,6 +144,9 @@ class Lessor(Protocol):
     async def copy(self, region: GpuRegion, at: int, size: int, target: GpuHandle, offset: int) -> None:
         """Copy `size` bytes at `at` to memory of a client on the same GPU."""
 
+    def writer_ended(self, region: GpuRegion) -> None:
+        """No copy from the region may come behind its event any more."""
+
     def unused(self, region: GpuRegion) -> None:
         """No process has the region open, and none will open it."""
 
@@ -174,6 +180,13 @@ class GpuRegion(_Counted):
         """The memory is gone: no stub may use it any longer."""
         self.loss = reason
         self._revoke()
+
+    def writer_ended(self) -> None:
+        """The process that wrote there has ended, and its event with it. Nobody may use that any longer."""
+        self.event = b""
+        self.lessor.writer_ended(self)
+        for holder in list(self.holders):
+            holder.writer_ended(self)
 
     def left(self, holder: Holder) -> None:
         """A stub has closed the memory, or has ended."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -58,6 +59,7 @@ class Chunk:
         self.gpu = gpu
         self.pointer: Optional[int] = pointer
         self.event = event
+        self._is_forgotten = False
         self.lock = threading.RLock()
 
     def at(self, offset: int) -> int:
@@ -71,23 +73,26 @@ class Chunk:
 
         Raises GpuError, and TritonModelException if the memory is gone.
         """
-        self._look(gpu_of(self.gpu).wait)
+        self._behind_event(gpu_of(self.gpu).wait)
 
     def complete(self) -> None:
         """Return when the copies of the writer are complete.
 
         Raises GpuError, and TritonModelException if the memory is gone.
         """
-        self._look(gpu_of(self.gpu).synchronize)
+        self._behind_event(gpu_of(self.gpu).synchronize)
 
-    def _look(self, wait: Callable[[int], None]) -> None:
+    def forget_event(self) -> None:
+        """The writer has ended, and its event with it. Does not wait for those who use the memory."""
+        self._is_forgotten = True
+
+    def _behind_event(self, wait: Callable[[int], None]) -> None:
+        """A process that has ended copies nothing any more: nobody need wait for it, and its event cannot be used."""
         with self.lock:
             self.at(0)
-            if self.event is not None:
-                try:
+            if self.event is not None and not self._is_forgotten:
+                with suppress(GpuHandleError):  # the writer has ended just now, and the host is about to say so
                     wait(self.event)
-                except GpuHandleError:  # its process has ended, and copies nothing any more
-                    LOGGER.debug("memory on GPU %d is read without its event", self.gpu)
 
     def close(self) -> None:
         """Close memory and its event, also if its owner has ended."""
@@ -97,7 +102,8 @@ class Chunk:
             event, self.event = self.event, None
             try:
                 if event is not None:
-                    driver.destroy_event(event)
+                    with suppress(GpuHandleError):  # its process may have ended
+                        driver.destroy_event(event)
                 if pointer is not None:
                     driver.close(pointer)
             except GpuError as exc:
@@ -164,8 +170,15 @@ class GpuMemory:
     # Tensors of other processes.
 
     def announce(self, message: MapGpu) -> None:
-        """A region that later messages may refer to. It is opened when a tensor there is first used."""
-        self._announced[message.number] = message
+        """A region that later messages may refer to. It is opened when a tensor there is first used.
+
+        It is announced again, without its event, when the process that writes there has ended.
+        """
+        with self._lock:
+            self._announced[message.number] = message
+            chunk = self._chunks.get(message.number)
+        if chunk is not None:
+            chunk.forget_event()
 
     def gpu_at(self, at: int) -> int:
         """The number of the GPU of an address in this process, which need not have used it. Raises GpuError."""
@@ -185,12 +198,14 @@ class GpuMemory:
     def _open(self, message: MapGpu) -> Chunk:
         chunk = _opened(message)
         with self._lock:
-            is_gone = self._announced.get(message.number) is not message
-            if not is_gone:
+            announced = self._announced.get(message.number)
+            if announced is not None:
                 self._chunks[message.number] = chunk
-        if is_gone:
+        if announced is None:
             chunk.close()
             raise _lost()
+        if announced is not message:  # the writer has ended meanwhile
+            chunk.forget_event()
         return chunk
 
     def fetch(self, at: int, size: int) -> Loan:

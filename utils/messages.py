@@ -252,6 +252,7 @@ class MapGpu(NamedTuple):
     """Host to stub: later messages refer to the region `number`, `size` bytes on the GPU with this UUID.
 
     `handle` opens the memory, and `event` the event behind the copies of the process that writes there, b"" for none.
+    It comes again, without the event, when that process has ended: then nobody may use the event any more.
     """
 
     number: int

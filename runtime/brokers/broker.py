@@ -120,23 +120,23 @@ class _Broker:
         self._gpu.settle()  # those who read it as soon as they have the answer have no event of ours
 
     def _complete(self, memory: int) -> None:
-        event = self._events.get(memory)
-        if event is not None:
-            with suppress(GpuHandleError):  # its process has ended, and copies nothing any more
-                self._gpu.synchronize(event)
+        if memory in self._events:
+            with suppress(GpuHandleError):  # see _pointer
+                self._gpu.synchronize(self._events[memory])
 
     def _pointer(self, memory: int) -> int:
         """The pointer to memory, behind whose event all later copies come."""
         if memory not in self._pointers:
             raise gpu_error("CUDA_ERROR_INVALID_HANDLE", "copy", "the memory could not be opened")
         if memory in self._events:
-            with suppress(GpuHandleError):  # its process has ended, and copies nothing any more
+            with suppress(GpuHandleError):  # its process has ended, copies nothing any more, and the host knows it soon
                 self._gpu.wait(self._events[memory])
         return self._pointers[memory]
 
     def _set_event(self, memory: int, handle: bytes) -> None:
         event = self._events.pop(memory, None)
         if event is not None:
-            self._gpu.destroy_event(event)
+            with suppress(GpuHandleError):  # its process may have ended
+                self._gpu.destroy_event(event)
         if handle:
             self._events[memory] = self._gpu.open_event(handle)

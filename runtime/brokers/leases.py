@@ -149,6 +149,12 @@ class GpuLeases:
             raise GpuLostError("the broker was lost", "copy", region.loss or "the memory is gone")
         return pool.link, pool.regions[region]
 
+    def writer_ended(self, region: GpuRegion) -> None:
+        """See Lessor."""
+        pool = self._pools.get(region.gpu.ordinal)
+        if pool is not None and region in pool.regions:
+            pool.link.forget_event(pool.regions[region])
+
     def unused(self, region: GpuRegion) -> None:
         """See Lessor."""
         pool = self._pools.get(region.gpu.ordinal)

@@ -136,6 +136,11 @@ class BrokerLink:
         """Have later copies from this memory come behind an event, b"" for none."""
         return self._ask(Verb.EVENT, number, handle)
 
+    def forget_event(self, number: int) -> None:
+        """Have later copies from this memory come behind no event: the process that recorded it has ended."""
+        if not self.is_lost:
+            self._post(encode_request(0, Verb.EVENT, number, b""))
+
     def fetch(self, number: int, at: int, size: int, region: SharedRegion, offset: int) -> asyncio.Future[int]:
         """As `read`, from memory of the broker's own."""
         self._grant(region)
@@ -186,6 +191,9 @@ class BrokerLink:
         region.holders.discard(self)
         self._granted.discard(region)
         self._post(encode_request(0, Verb.REVOKE, region.number))
+
+    def writer_ended(self, region: GpuRegion) -> None:
+        """See regions.Holder. It opens no events of other GPUs."""
 
     def _close_peer(self, region: GpuRegion) -> None:
         if region in self._peers and not self.is_lost:  # otherwise its end closes the memory

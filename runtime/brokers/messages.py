@@ -15,7 +15,8 @@
     WRITE memory at size region offset     copy from the region to the GPU
     ALLOCATE memory size      memory of the broker's own; the result is its handle
     FREE memory               no process has it open any more. No answer
-    EVENT memory handle       copies from the memory come behind this event from now on; b"" for none
+    EVENT memory handle       copies from the memory come behind this event from now on; b"" for none.
+                              Not answered when the process of an event has ended
     COPY memory at size target offset      copy on the GPU, or to it, to `offset` of the memory `target`
     COMPLETE memory           answered when all copies behind its event are complete, for all processes
 

@@ -99,6 +99,9 @@ class CudaRegion:
         except (GpuError, OSError) as exc:
             raise self._failure("read", exc) from exc
 
+    def writer_ended(self, region: GpuRegion) -> None:
+        """See Lessor: no process of the server writes there behind an event."""
+
     def unused(self, region: GpuRegion) -> None:
         """See Lessor: the memory is the client's."""
 

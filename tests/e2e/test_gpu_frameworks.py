@@ -132,24 +132,52 @@ class TritonPythonModel:
     def execute(self, requests):
         return [answer(times(input_of(request), 3), pid=os.getpid()) for request in requests]
 """
-# Kills the process that its tensors come from, and reads them when that is gone.
+# Kills the process that its tensors come from, and reads them when that is gone: one that it has waited for before, one
+# in memory where it has read another one, or the first one there.
 KILLER = """
+def kill(pid):
+    os.kill(pid, 9)
+    while os.path.exists(f"/proc/{pid}/exe"):
+        time.sleep(0.001)
+
 class TritonPythonModel:
     def execute(self, requests):
         return [self.one(request) for request in requests]
 
     def one(self, request):
-        response = call("mortal", times(input_of(request), 2))
+        doubled, known = times(input_of(request), 2), request.request_id()
+        if known == "memory":
+            assert np.array_equal(back(take(call("mortal", doubled).output_tensors()[0])), back(doubled) * 3)
+        response = call("mortal", doubled)
         output = response.output_tensors()[0]
         assert not output.is_cpu()
-        early = take(output)
+        early = take(output) if known == "tensor" else None
+        pid = json.loads(response.parameters())["pid"]
+        kill(pid)
+        assert np.array_equal(output.as_numpy(), back(take(output)))
+        if early is not None:
+            assert np.array_equal(output.as_numpy(), back(early))
+        return answer(times(take(output), 5), killed=pid)
+"""
+# The same, of a process that does not use the GPU: the broker copies.
+KILLER_ON_CPU = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.one(request) for request in requests]
+
+    def one(self, request):
+        tensor = pb_utils.Tensor("IN", request.inputs()[0].as_numpy() * 2)
+        response = pb_utils.InferenceRequest(
+            model_name="mortal", requested_output_names=["OUT"], inputs=[tensor]
+        ).exec()
+        output = response.output_tensors()[0]
+        assert not output.is_cpu()
         pid = json.loads(response.parameters())["pid"]
         os.kill(pid, 9)
         while os.path.exists(f"/proc/{pid}/exe"):
             time.sleep(0.001)
-        assert np.array_equal(output.as_numpy(), back(take(output)))
-        assert np.array_equal(output.as_numpy(), back(early))
-        return answer(times(take(output), 5), killed=pid)
+        answer = pb_utils.Tensor("OUT", output.as_numpy() * 5)
+        return pb_utils.InferenceResponse([answer], parameters={"killed": pid})
 """
 # Has the model that the id names treble its input.
 PASSES_ON = """
@@ -256,6 +284,7 @@ def server(machine, serving, write_model, tmp_path_factory):
     write("on_cpu", ON_CPU, "instance_group [ { kind: KIND_CPU } ]\n")
     write("mortal", MORTAL, READS_GPU)
     write("killer", KILLER, GROUP)
+    write_model(repository, "killer_on_cpu", KILLER_ON_CPU, more=GROUP)
     write("passes_on", PASSES_ON, READS_GPU)
     for name, (first, last, _) in CHAINS.items():
         write_model(repository, name, None, CHAIN.replace("FIRST", first).replace("LAST", last))
@@ -384,15 +413,20 @@ def told(result):
     return {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in response.parameters.items()}
 
 
-def test_process_is_killed(server, wait_until):
-    """Others read what a killed process wrote, until they let go of it; the next request has another process."""
+@pytest.mark.parametrize(
+    ("name", "known"), [("killer", "tensor"), ("killer", "memory"), ("killer", "nothing"), ("killer_on_cpu", "nothing")]
+)
+def test_process_is_killed(server, wait_until, name, known):
+    """Others read what a killed process wrote, until they let go of it; the next request has another process.
+
+    They need not have waited for it before, nor know the memory. The server need not know of the end.
+    """
     array = np.arange(1000)
-    for _ in range(3):
-        result = server.infer("killer", {"IN": array})
-        assert_array_equal(result.as_numpy("OUT"), array * 30)
-        killed = {told(result)["killed"]}  # the server may not know of it yet
-        wait_until(lambda killed=killed: {stub.pid for stub in server.stubs("mortal_0_0")} - killed)
-        wait_until(lambda: server.client().is_model_ready("mortal"))
+    result = server.infer(name, {"IN": array}, request_id=known)
+    assert_array_equal(result.as_numpy("OUT"), array * 30)
+    killed = {told(result)["killed"]}  # the server may not know of it yet
+    wait_until(lambda: {stub.pid for stub in server.stubs("mortal_0_0")} - killed)
+    wait_until(lambda: server.client().is_model_ready("mortal"))
 
 
 def test_memory_stays_flat(server, machine, region):

@@ -4,6 +4,7 @@
 
 import threading
 import weakref
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -144,23 +145,6 @@ def test_tensors_of_others(broker):
         chunk.at(0)
 
 
-@pytest.mark.parametrize("look", ["order", "complete"])
-def test_writer_ends_when_its_event_is_open(broker, peers, look):
-    """What it wrote is read without its event: it copies nothing any more."""
-    owner, writer = broker.process, peers()
-    pointer, own, event = owner.allocate(5), writer.allocate(5), writer.create_event()
-    writer.write(own, b"hello")
-    writer.copy(writer.open(owner.export(pointer)), own, 5)
-    writer.record(event)
-    broker.memory.announce(MapGpu(20, "GPU-1", owner.export(pointer), writer.export_event(event), 5))
-    chunk, _ = broker.memory.find(20 << 36)
-    writer.end()
-    getattr(chunk, look)()
-    target = bytearray(5)
-    gpu_of(chunk.gpu).read(chunk.at(0), target)
-    assert target == b"hello"
-
-
 @pytest.fixture
 def written(broker):
     """A tensor of another process, which begins at byte 4 of its memory."""
@@ -203,6 +187,93 @@ def test_ordered_once(broker, written):
     written.to_dlpack()
     written.__dlpack__(stream=6)
     gpu_of(0).read_by(6, written._on_gpu.pointer, target)
+
+
+@pytest.fixture
+def orphan(broker, peers):
+    """As `written`, by a process other than the broker. Returns the tensor, that process, and the message."""
+    writer = peers()
+    broker.written = broker.process.allocate(64)
+    pointer, own, event = writer.open(broker.process.export(broker.written)), writer.allocate(64), writer.create_event()
+    writer.write(own, np.arange(16, dtype=np.int32).tobytes())
+    writer.copy(pointer, own, 64)
+    writer.record(event)
+    message = MapGpu(20, "GPU-1", broker.process.export(broker.written), writer.export_event(event), 64)
+    broker.memory.announce(message)
+    tensor = pooled_tensor(broker.memory, ("A", "INT32", [3], (20 << 36) + 4, 12, MEMORY_GPU, 3), None)
+    return SimpleNamespace(tensor=tensor, writer=writer, message=message)
+
+
+def read_by_framework(tensor, stream):
+    target = bytearray(12)
+    tensor.__dlpack__(stream=stream)
+    gpu_of(0).read_by(stream, tensor._on_gpu.pointer, target)
+    return np.frombuffer(target, np.int32).tolist()
+
+
+def in_main_memory(tensor):
+    gpu_of(0)
+    return tensor.as_numpy().tolist()
+
+
+def settled(tensor):
+    tensor.to_dlpack()
+    return in_main_memory(tensor)
+
+
+@pytest.mark.parametrize("read", [partial(read_by_framework, stream=5), in_main_memory, settled])
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_writer_that_has_ended(broker, orphan, monkeypatch, read, is_open, is_told):
+    """Its tensors are read without its event, which fails before the host says so, and is not used after that."""
+    if is_open:
+        broker.memory.find(20 << 36)
+    orphan.writer.end()
+    if is_told:
+        broker.memory.announce(orphan.message._replace(event=b""))
+        for call in ("open_event", "wait", "synchronize"):
+            monkeypatch.setattr(gpu_of(0), call, pytest.fail)
+    assert read(orphan.tensor) == [1, 2, 3]
+    broker.memory.unmap(20)
+    broker.process.free(broker.written)
+
+
+def test_a_writer_that_ends_while_its_memory_is_opened(broker, orphan, monkeypatch):
+    """The event that was opened just before is not used."""
+    opened = gpu_memory._opened
+
+    def slow(message):
+        chunk = opened(message)
+        orphan.writer.end()
+        broker.memory.announce(message._replace(event=b""))
+        return chunk
+
+    monkeypatch.setattr(gpu_memory, "_opened", slow)
+    monkeypatch.setattr(gpu_of(0), "wait", pytest.fail)
+    assert in_main_memory(orphan.tensor) == [1, 2, 3]
+
+
+def test_the_end_of_a_writer_waits_for_nobody(broker, orphan):
+    """The thread that reads messages goes on, though another one uses the memory."""
+    chunk, _ = broker.memory.find(20 << 36)
+    with chunk.lock:
+        thread = threading.Thread(target=broker.memory.announce, args=[orphan.message._replace(event=b"")], daemon=True)
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_an_event_that_cannot_be_destroyed(broker, orphan, monkeypatch):
+    """The memory is closed nevertheless, so that the broker may free it."""
+    broker.memory.find(20 << 36)
+
+    def fail(event):
+        raise gpu_error("CUDA_ERROR_INVALID_HANDLE", "destroy_event")
+
+    monkeypatch.setattr(gpu_of(0), "destroy_event", fail)
+    orphan.writer.end()
+    broker.memory.unmap(20)
+    broker.process.free(broker.written)
 
 
 def test_a_tensor_that_is_lost(broker, written):
@@ -342,20 +413,6 @@ def test_an_event_that_cannot_be_opened(broker, written, monkeypatch, reason):
 
 def fail(reason):
     raise gpu_error(reason, "open_event")
-
-
-def test_a_writer_that_has_ended(broker, peers):
-    """What it wrote to the broker's memory can be opened and read."""
-    pointer, writer = broker.process.allocate(16), peers()
-    there, own, event = writer.open(broker.process.export(pointer)), writer.allocate(16), writer.create_event()
-    writer.write(own, b"0123456789abcdef")
-    writer.copy(there, own, 16)
-    writer.record(event)
-    broker.memory.announce(MapGpu(20, "GPU-1", broker.process.export(pointer), writer.export_event(event), 16))
-    writer.end()
-    tensor = pooled_tensor(broker.memory, ("A", "UINT8", [3], (20 << 36) + 4, 3, MEMORY_GPU, 3), None)
-    gpu_of(0)
-    assert bytes(tensor.as_numpy()) == b"456"
 
 
 class Owner:

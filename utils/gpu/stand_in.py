@@ -25,7 +25,16 @@ from typing import Any, Callable, Dict, List, Tuple
 from pyruntime.utils.gpu.driver import GpuLostError, GpuProperties, gpu_error
 from pyruntime.utils.gpu.machine import Machine, parse_machine
 from pyruntime.utils.gpu.native import NativeFunctions, in_python
-from pyruntime.utils.gpu.stand_in_memory import EVENT, MEMORY, OPENERS_MAX, PAGE_BYTES, Shared, is_other, read_handle
+from pyruntime.utils.gpu.stand_in_memory import (
+    EVENT,
+    MEMORY,
+    OPENERS_MAX,
+    PAGE_BYTES,
+    Shared,
+    is_other,
+    lives,
+    read_handle,
+)
 from pyruntime.utils.gpu.visible import VISIBLE, visible
 
 # Streams have addresses, and this is none. CUDA's own streams are 1 and 2.
@@ -105,7 +114,9 @@ class StandInGpu:
             with memory.locked():
                 copies = memory.copies(at, at + len(filled))
             ordered, settled = self._ordered.get(stream, {}), self._settled
-            if any(copy > max(ordered.get(writer, 0), settled.get(writer, 0)) for writer, copy in copies):
+            if any(
+                copy > max(ordered.get(writer, 0), settled.get(writer, 0)) and lives(writer) for writer, copy in copies
+            ):
                 raise gpu_error("CUDA_ERROR_NOT_READY", "read_by", f"nothing orders stream {stream} behind the copy")
             with memoryview(memory.map) as source:
                 filled[:] = source[at : at + len(filled)]

@@ -134,7 +134,7 @@ class Shared:
         """The processes that have it open and live."""
         for at in range(_FIRST_OPENER, _FIRST_OPENER + OPENERS_MAX):
             pid = self._get(at)
-            if pid and os.path.exists(f"/proc/{pid}/exe"):  # a zombie has none
+            if pid and lives(pid):
                 yield pid
 
     def wrote(self, start: int, end: int, writer: int, copy: int) -> None:
@@ -185,4 +185,9 @@ def _inode(pid: int, fd: int) -> int:
 
 def is_other(pid: int) -> bool:
     """Whether it is another process, and lives. One that has ended copies nothing any more."""
-    return pid != os.getpid() and os.path.exists(f"/proc/{pid}/exe")
+    return pid != os.getpid() and lives(pid)
+
+
+def lives(pid: int) -> bool:
+    """Whether a process lives."""
+    return os.path.exists(f"/proc/{pid}/exe")  # a zombie has none

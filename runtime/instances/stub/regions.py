@@ -66,7 +66,7 @@ class StubRegions:
             if not self._link.is_listening:
                 return
             self._hold(region)
-            self._link.send(MapGpu(region.number, region.gpu.uuid, region.handle, region.event, region.limit))
+            self._announce(region)
         else:
             self._link.hand_over(region)
             self._hold(region)
@@ -81,6 +81,11 @@ class StubRegions:
             unmap = UnmapGpu(region.number)
         if self._link.is_listening:
             self._link.send(unmap)
+
+    def writer_ended(self, region: GpuRegion) -> None:
+        """See regions.Holder."""
+        if region.number in self._granted and self._link.is_listening:
+            self._announce(region)
 
     @property
     def leases(self) -> int:
@@ -136,10 +141,13 @@ class StubRegions:
             else:
                 region.holders.discard(self)
         for lease in self._leased.values():
-            lease.event = b""  # its copies have ended with the process, and nobody can open the event any more
+            lease.writer_ended()
             lease.close()
         self._leased.clear()
         self._closing.clear()
+
+    def _announce(self, region: GpuRegion) -> None:
+        self._link.send(MapGpu(region.number, region.gpu.uuid, region.handle, region.event, region.limit))
 
     def _hold(self, region: GrantedRegion) -> None:
         self._granted[region.number] = region

@@ -17,6 +17,7 @@ from pyruntime.utils.gpu.driver import GpuLostError, GpuMemoryError, GpuMissingE
 from tests.plugins.gpus import StandInMachine
 
 pytestmark = pytest.mark.processes
+PAGE_BYTES = 4096
 
 
 @pytest.fixture
@@ -30,9 +31,13 @@ class Stub:
 
     def __init__(self):
         self.revoked = []
+        self.told = []
 
     def revoke(self, region):
         self.revoked.append(region)
+
+    def writer_ended(self, region):
+        self.told.append(region)
 
 
 def run(check, sizes=None):
@@ -140,6 +145,56 @@ def test_nothing_is_left_of_memory_that_is_freed(gpu):
         assert len(counts) == 1
 
     run(check, {0: 1})
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_writer_has_ended(gpu, peers, knows):
+    """The broker copies without its event, before the host knows it; then it closes that, and others are told."""
+
+    async def check(leases, brokers):
+        writer, stub, target = peers(), Stub(), create_region("test")
+        target.commit(0, 4096)
+        event = writer.create_event()
+        region = await leases.lease("GPU-1", 1, writer.export_event(event))
+        region.holders.add(stub)
+        pointer, own = writer.open(region.handle), writer.allocate(5)
+        writer.write(own, b"hello")
+        writer.copy(pointer, own, 5)
+        writer.record(event)
+        writer.end()
+        link = await brokers.of(region.gpu)
+        if knows:
+            region.writer_ended()
+            assert (region.event, stub.told) == (b"", [region])
+        await leases.fetch(region, 0, 5, target, 0)
+        assert bytes(target.view[:5]) == b"hello"
+        await link.complete(-1)
+        events = [path for path in os.listdir(f"/proc/{link.pid}/fd") if is_event(link.pid, path)]
+        assert bool(events) is not knows
+        region.left(stub)
+        region.close()
+        assert (await leases.lease("GPU-1", 1, b"")).handle == region.handle
+        target.close()
+
+    run(check)
+
+
+def is_event(pid, fd):
+    """Whether a descriptor is that of an event of the stand-in, which has a header and no contents."""
+    path = f"/proc/{pid}/fd/{fd}"
+    return "stand-in" in os.readlink(path) and os.stat(path).st_size == PAGE_BYTES
+
+
+def test_writer_ends_after_its_broker(gpu):
+    """Nobody tells a broker that was lost."""
+
+    async def check(leases, brokers):
+        region = await leases.lease("GPU-1", 1, b"")
+        (await brokers.of(region.gpu))._lost("it ended")
+        region.writer_ended()
+        region.close()
+
+    run(check)
 
 
 def test_broker_is_lost(gpu):

@@ -55,6 +55,9 @@ class Lessor:
     def __init__(self):
         self.ended = []
 
+    def writer_ended(self, region):
+        """See regions.Lessor."""
+
     def unused(self, region):
         self.ended.append(region)
 

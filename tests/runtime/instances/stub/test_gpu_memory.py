@@ -24,6 +24,7 @@ class Leases:
     def __init__(self):
         self.regions = []
         self.ended = []
+        self.orphans = []
         self.refuses = False
 
     async def lease(self, uuid, size, event):
@@ -32,6 +33,10 @@ class Leases:
             raise GpuMemoryError("none", "lease", "there is none")
         self.regions.append(GpuRegion(GPU, bytes(HANDLE_BYTES), size, event, self))
         return self.regions[-1]
+
+    def writer_ended(self, region):
+        """See Lessor."""
+        self.orphans.append(region)
 
     def unused(self, region):
         """See Lessor."""
@@ -164,7 +169,7 @@ def test_the_process_ends_before_its_tensors():
         assert region.event == b"an event"
         region.count_on()
         stub.connection._close()
-        assert (region.event, region.is_closed) == (b"", False)
+        assert (region.event, region.is_closed, stub.gpus.orphans) == (b"", False, [region])
         region.close()
 
     run(check)

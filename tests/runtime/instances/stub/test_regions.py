@@ -6,12 +6,25 @@ import os
 
 import pytest
 
-from pyruntime.runtime.regions import ClientRegion, create_region
+from pyruntime.runtime.regions import ClientRegion, GpuRegion, create_region
 from pyruntime.utils.channel import State
 from pyruntime.utils.errors import LocalError, PeerError
-from pyruntime.utils.messages import Unmap
+from pyruntime.utils.gpu.driver import GpuProperties
+from pyruntime.utils.messages import MapGpu, Unmap, UnmapGpu
 
 from .far_end import Stub
+
+GPU = GpuProperties(0, "GPU-0", "G", (8, 0), 100, 100, False)
+
+
+class Lessor:
+    """Has memory on a GPU."""
+
+    def writer_ended(self, region):
+        """See regions.Lessor."""
+
+    def unused(self, region):
+        """See regions.Lessor."""
 
 
 @pytest.fixture
@@ -87,6 +100,17 @@ class TestRegions:
         assert other.holders == set()
         other.close()
         assert stub.hear() == []
+
+    def test_whose_writer_has_ended(self, stub):
+        """A stub that reads memory on a GPU is told to use the event of its writer no longer, if it still has it."""
+        region = GpuRegion(GPU, b"handle", 16, b"event", Lessor())
+        stub.connection.regions.grant(region)
+        region.writer_ended()
+        region.close()
+        region.writer_ended()
+        described = region.number, "GPU-0", b"handle"
+        messages = [MapGpu(*described, event, 16) for event in (b"event", b"")]
+        assert stub.hear() == [*messages, UnmapGpu(region.number)]
 
     def test_more_than_the_socket_holds(self, stub):
         """A stub that does not take its grants gets no more of them, and the host does not wait."""

@@ -22,9 +22,8 @@ _OWN_NAMESPACES = frozenset({"aten", "prim", "prims", "higher_order", "inductor"
 # A node of an exported program, `torch.ops.<namespace>.<operation>.<overload>`, and a call in code of TorchScript.
 _TARGET = re.compile(r"torch\.ops\.(\w+)\.(\w+)")
 _CALL = re.compile(r"\bops\.(\w+)\.(\w+)\(|\btorch\.(\w+)\(")
-# The arguments of `forward` in code of TorchScript.
-_FORWARD = r"^class {}\(.*?^  def forward\(self: [^,)]*,?(.*?)\) ->"
-_ARGUMENT = re.compile(r"(\w+)\s*:")
+# The signature of `forward` in code of TorchScript, which is also one of Python.
+_FORWARD = r"^class {}\(.*?^  (def forward\(.*?\)) ->"
 
 
 def read_contents(path: str) -> Contents:
@@ -56,7 +55,10 @@ def _of_torchscript(archive: zipfile.ZipFile) -> Contents:
     if source is not None:
         pattern = re.compile(_FORWARD.format(re.escape(class_name)), re.MULTILINE | re.DOTALL)
         found = pattern.search(archive.read(source).decode())
-        contents.arguments = _ARGUMENT.findall(found.group(1)) if found else []
+        if found is not None:
+            (forward,) = ast.parse(f"{found.group(1)}: pass").body
+            assert isinstance(forward, ast.FunctionDef)
+            _add_arguments(contents, forward.args)
     return contents
 
 
@@ -103,17 +105,19 @@ def _of_source(path: str, companions: Dict[str, str]) -> Contents:
     with open(path, "rb") as file:
         tree = ast.parse(file.read(), path)
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    contents = Contents(companions=companions)
     for each in sorted(classes, key=lambda node: node.name):
         for node in each.body:
             if isinstance(node, ast.FunctionDef) and node.name == "forward":
-                return _of_forward(node.args, companions)
-    return Contents(companions=companions)
+                _add_arguments(contents, node.args)
+                return contents
+    return contents
 
 
-def _of_forward(arguments: ast.arguments, companions: Dict[str, str]) -> Contents:
-    """Arguments without `self`; those with a default are optional."""
-    names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
-    optional = names[len(names) - len(arguments.defaults) :]
-    named = list(zip((each.arg for each in arguments.kwonlyargs), arguments.kw_defaults))
-    optional += [name for name, default in named if default is not None]
-    return Contents(arguments=names[1:] + [name for name, _ in named], optional=optional, companions=companions)
+def _add_arguments(contents: Contents, forward: ast.arguments) -> None:
+    """The arguments of `forward` without `self`; those with a default are optional."""
+    names = [each.arg for each in (*forward.posonlyargs, *forward.args)]
+    optional = names[len(names) - len(forward.defaults) :]
+    named = list(zip((each.arg for each in forward.kwonlyargs), forward.kw_defaults))
+    contents.arguments = names[1:] + [name for name, _ in named]
+    contents.optional = optional + [name for name, default in named if default is not None]

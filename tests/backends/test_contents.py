@@ -20,7 +20,9 @@ ARGUMENTS = """
 class B(Module):
   def forward(self: __torch__.B,
     first: Tensor,
-    second: Dict[str, Tensor]) -> Tensor:
+    second: Dict[str, Tensor],
+    third: Optional[Tensor]=None,
+    fourth: Tuple[float, float]=(2., 3.)) -> Tensor:
     return torch.add(ops.test.scale(first), torch.relu(first))
 """
 SOURCE = """
@@ -110,7 +112,10 @@ class TestOnnx:
 
 class TestTorch:
     def test_torchscript(self, tmp_path):
-        """The operations in the code, and the arguments of the outermost class, which the pickle names."""
+        """The operations in the code, and the arguments of the outermost class, which the pickle names.
+
+        Those with a default are optional.
+        """
         path = tmp_path / "m.pt"
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("m/constants.pkl", pickle.dumps(()))
@@ -118,7 +123,9 @@ class TestTorch:
             archive.writestr("m/code/__torch__.py", "class A(Module):\n  def forward(self: x) -> Tensor:\n" + ARGUMENTS)
         contents = read_torch(str(path))
         assert contents.operations == {"aten::add": 1, "test::scale": 1, "aten::relu": 1}
-        assert (contents.custom, contents.arguments) == (["test::scale"], ["first", "second"])
+        assert contents.custom == ["test::scale"]
+        assert contents.arguments == ["first", "second", "third", "fourth"]
+        assert contents.optional == ["third", "fourth"]
 
     def test_exported_programs(self, tmp_path):
         """The targets of all nodes, also those in graphs of control flow."""

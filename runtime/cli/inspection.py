@@ -66,10 +66,13 @@ class Inspection:
 
 
 def inspect(wanted: Wanted) -> Inspection:
-    """Inspect a file. Raises CommandError if there is none, or if nothing says which backend it has."""
+    """Inspect a file. Raises CommandError if it or a library is missing, or if nothing says which backend it has."""
     path = Path(os.path.abspath(wanted.path))
     if not path.exists():
         raise CommandError(f"there is no file '{wanted.path}'")
+    for library in wanted.libraries:
+        if not os.path.isfile(library):
+            raise CommandError(f"there is no library '{library}'")
     with ExitStack() as resources:
         try:
             folder, version = _model_folder(path, resources)

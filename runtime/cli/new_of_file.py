@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -62,10 +62,10 @@ def run_new_model_of_file(name: str, directory: str, wanted: Wanted) -> int:
         found = inspect(wanted)
     if found.problem and (found.contents is None or not found.contents.arguments):
         raise CommandError(found.problem)
-    copies = dict(_copies(found, wanted))
+    copies = _targets(_copies(found, wanted))
     with new_folder(name, directory) as folder:
         write_file(folder / "config.pbtxt", config_text(name, found, wanted))
-        for source, target in copies.items():
+        for target, source in copies.items():
             _copy(source, folder / target)
         if not found.problem:
             write_file(folder / f"test_{name}.py", check_text(name, found.config))
@@ -145,6 +145,19 @@ def _copies(found: Inspection, wanted: Wanted) -> Iterator[tuple[Path, Path]]:
             yield Path(path), version / target
     for library in wanted.libraries:
         yield Path(library), Path(os.path.basename(library))
+
+
+def _targets(copies: Iterable[tuple[Path, Path]]) -> dict[Path, Path]:
+    """The file to copy for each place. Raises CommandError if there are two for one."""
+    sources: dict[Path, Path] = {}
+    for source, target in copies:
+        if target in sources:
+            raise CommandError(
+                f"'{sources[target]}' and '{source}' would both be '{target}' in the folder of the model: leave one "
+                "of them out, or rename it"
+            )
+        sources[target] = source
+    return sources
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -116,6 +116,26 @@ def test_a_new_model(found, tmp_path, capsys):
     assert 'result["B"].ndim == 2' in text
 
 
+def test_libraries_of_one_name(found, tmp_path, capsys):
+    """Two files cannot have the same place in the folder; nothing is written."""
+    libraries = [tmp_path / name / "ops.so" for name in ("a", "b")]
+    for each in libraries:
+        each.parent.mkdir()
+        each.write_bytes(b"library")
+    words = [word for each in libraries for word in ("--library", str(each))]
+    assert main(["new", "model", "mine", str(tmp_path), "--from", str(found()), *words]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"'{libraries[0]}' and '{libraries[1]}' would both be 'ops.so' in the folder of the model" in said
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_library_that_is_not_there(tmp_path, capsys):
+    """The command says so itself: a backend would explain where models have their libraries."""
+    (tmp_path / "some.onnx").write_bytes(b"model")
+    assert main(["inspect", str(tmp_path / "some.onnx"), "--library", str(tmp_path / "none.so")]) == 1
+    assert f"there is no library '{tmp_path / 'none.so'}'" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_new_model_of_unknown_tensors(found, tmp_path):
     """It has the names of the arguments, and says what is to be corrected; without any it is refused."""
     contents = Contents(arguments=["a", "b"], optional=["b"])

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 
 from pyruntime.backends.toolkit.contents import Contents
 from pyruntime.runtime.cli.commands.client import CommandError, WrongUsage
+from pyruntime.runtime.cli.model_files import MEMBERS, WHOLE_VERSIONS, fault_of, pipeline_of
 from pyruntime.runtime.config.autocomplete import minimal_config
 from pyruntime.runtime.config.backends import FORMATS, PYTHON_RUNTIME
 from pyruntime.runtime.config.schema import Config
@@ -40,7 +41,9 @@ BY_SUFFIX = {
     **dict.fromkeys((".skops", ".ubj", ".json", ".txt", ".pkl", ".joblib"), "sklearn"),
 }
 # Folders that may have any name, by a file that they have.
-BY_MEMBER = {"saved_model.pb": "tensorflow"}
+BY_MEMBER = {member: backend for backend, member in MEMBERS.items()}
+# The parameter of a model of transformers that has its task.
+PIPELINE = "pipeline"
 # What auto_complete_config fills in. The file is to tell it, and not a config.pbtxt.
 _COMPLETED = ("input", "output", "max_batch_size", "dynamic_batching", "sequence_batching")
 
@@ -75,26 +78,38 @@ def inspect(wanted: Wanted) -> Inspection:
             raise CommandError(f"there is no library '{library}'")
     with ExitStack() as resources:
         try:
-            folder, version = _model_folder(path, resources)
-            draft = read_draft(folder, ServerSettings(()), _options(folder, path, wanted))
+            folder, version = _model_folder(_version_folder(path, wanted.backend), path.stem, resources)
+            options = _options(folder, path, wanted)
+            problem = fault_of(path, options.backend)
+            if problem:
+                return Inspection(path, options, None, problem)
+            draft = read_draft(folder, ServerSettings(()), options)
         except (LoadError, OSError) as exc:
             raise CommandError(str(exc)) from exc
-        config, problem = draft.config, ""
+        config = draft.config
         try:
             config = asyncio.run(_complete(draft, version))
         except LoadError as exc:
-            problem = str(exc).replace(os.path.join(folder.path, str(version)), os.fspath(path.parent))
+            problem = str(exc).replace(
+                os.path.join(folder.path, str(version)), os.fspath(_version_folder(path, wanted.backend))
+            )
         return Inspection(path, config, _read_contents(config.backend, path), problem)
 
 
-def _model_folder(path: Path, resources: ExitStack) -> tuple[ModelFolder, int]:
-    """The model that a file belongs to, or one that is made around its folder, and the version. Raises OSError."""
-    if path.parent.name.isdigit():
-        return read_folder(path.parent.parent, None), int(path.parent.name)
+def _version_folder(path: Path, backend: str) -> Path:
+    """The folder that is the version's for the model in `path`; `backend` is "" if only the path tells it."""
+    is_whole = path.is_dir() and (backend or _backend_of(path)) in WHOLE_VERSIONS
+    return path if is_whole else path.parent
+
+
+def _model_folder(version_folder: Path, name: str, resources: ExitStack) -> tuple[ModelFolder, int]:
+    """The model that a version's folder belongs to, or one that is made around it, and the version. Raises OSError."""
+    if version_folder.name.isdigit():
+        return read_folder(version_folder.parent, None), int(version_folder.name)
     root = Path(resources.enter_context(TemporaryDirectory(prefix="pyruntime-")))
-    folder = root / path.stem
+    folder = root / name
     folder.mkdir()
-    (folder / "1").symlink_to(path.parent)
+    (folder / "1").symlink_to(version_folder)
     return read_folder(folder, None), 1
 
 
@@ -105,14 +120,16 @@ def _options(folder: ModelFolder, path: Path, wanted: Wanted) -> Config:
         config.ClearField(name)
     config.backend = wanted.backend or config.backend or _backend_of(path)
     if not config.backend:
-        raise WrongUsage(
-            f"the suffix of '{path.name}' does not say which backend serves it: name one with --backend; known "
-            f"suffixes are {', '.join(sorted(BY_SUFFIX))}"
-        )
+        raise WrongUsage(_without_backend(path))
+    if path.is_dir() and config.backend == "transformers" and PIPELINE not in config.parameters:
+        task = pipeline_of(path)
+        if task:
+            config.parameters[PIPELINE].string_value = task
     if path.is_dir() and not config.platform:  # which its name need not say
         names = (each.platform for each in FORMATS if each.backend == config.backend and each.is_folder)
         config.platform = next(names, "")
-    config.default_model_filename = path.name
+    if _version_folder(path, config.backend) != path:
+        config.default_model_filename = path.name
     if config.runtime != PYTHON_RUNTIME:
         config.ClearField("runtime")
     config.model_operations.op_library_filename.extend(map(os.path.abspath, wanted.libraries))
@@ -122,10 +139,28 @@ def _options(folder: ModelFolder, path: Path, wanted: Wanted) -> Config:
 
 
 def _backend_of(path: Path) -> str:
-    """The backend of a file by its suffix, or of a folder by what it has. "" if neither says."""
+    """The backend of a file by its suffix, or of a folder by what it has. "" if neither says.
+
+    Raises WrongUsage for a file that is only known in its folder.
+    """
+    if path.is_file() and path.name in BY_MEMBER:
+        raise WrongUsage(f"'{path.name}' is a part of a model: name its folder, '{path.parent}'")
     if path.suffix in BY_SUFFIX:
         return BY_SUFFIX[path.suffix]
     return next((backend for member, backend in BY_MEMBER.items() if (path / member).is_file()), "")
+
+
+def _without_backend(path: Path) -> str:
+    """The message for a path that does not tell its backend."""
+    if path.is_dir():
+        return (
+            f"'{path.name}' is a folder without {' or '.join(BY_MEMBER)}, so that nothing says which backend serves "
+            "it: name the model's file in it, or a backend with --backend"
+        )
+    return (
+        f"the suffix of '{path.name}' does not say which backend serves it: name one with --backend; known suffixes "
+        f"are {', '.join(sorted(BY_SUFFIX))}"
+    )
 
 
 async def _complete(draft: Draft, version: int) -> Config:

@@ -73,9 +73,10 @@ def _templates(kind: str) -> Iterator[tuple[PurePosixPath, str]]:
         yield PurePosixPath(path.relative_to(root).as_posix()), path.read_text(encoding="utf-8")
 
 
-def show_next_steps(folder: Path) -> None:
+def show_next_steps(folder: Path, has_test: bool = True) -> None:
     """Print the commands that test and serve the model in `folder`."""
-    print(f"\npytest {_quoted(folder)}\npyruntime serve --model-repository={_quoted(folder.parent)}")
+    print(f"\npytest {_quoted(folder)}" if has_test else "")
+    print(f"pyruntime serve --model-repository={_quoted(folder.parent)}")
 
 
 def _quoted(path: Path) -> str:

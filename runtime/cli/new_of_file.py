@@ -18,7 +18,8 @@ from google.protobuf import text_format
 
 from pyruntime.runtime.cli.commands.client import CommandError, WrongUsage
 from pyruntime.runtime.cli.commands.show import progress
-from pyruntime.runtime.cli.inspection import Inspection, Wanted, inspect
+from pyruntime.runtime.cli.inspection import PIPELINE, Inspection, Wanted, inspect
+from pyruntime.runtime.cli.model_files import WHOLE_VERSIONS
 from pyruntime.runtime.cli.new import new_folder, show_next_steps, write_file
 from pyruntime.runtime.cli.skeleton import NameProblem, Names
 from pyruntime.runtime.config.backends import FORMATS
@@ -45,11 +46,12 @@ MODEL = Path(__file__).resolve().parent
 
 def test_answers(load_model):
     """Put real inputs here, and what the model makes of them."""
-    result = load_model(MODEL).infer(
+    {call}
         {{
 {inputs}        }}
     )
-{outputs}'''
+{checks}'''
+_CALL, _CALL_OF_DECOUPLED = "result = load_model(MODEL).infer(", "results = load_model(MODEL).stream("
 
 
 def run_new_model_of_file(name: str, directory: str, wanted: Wanted) -> int:
@@ -69,7 +71,9 @@ def run_new_model_of_file(name: str, directory: str, wanted: Wanted) -> int:
             _copy(source, folder / target)
         if not found.problem:
             write_file(folder / f"test_{name}.py", check_text(name, found.config))
-    show_next_steps(folder)
+    if found.problem:
+        print(f"\nThe file does not tell its tensors: correct those in {folder / 'config.pbtxt'}, then serve it.")
+    show_next_steps(folder, has_test=not found.problem)
     return 0
 
 
@@ -88,6 +92,8 @@ def config_text(name: str, found: Inspection, wanted: Wanted) -> str:
         config.ClearField("model_operations")
     if wanted.environment:
         config.parameters[PARAMETER].string_value = os.path.abspath(wanted.environment)
+    if PIPELINE in found.config.parameters:
+        config.parameters[PIPELINE].CopyFrom(found.config.parameters[PIPELINE])
     if not found.problem or found.contents is None:
         return text_format.MessageToString(config)
     unknown = {"data_type": BY_NAME["FP32"].number, "dims": [-1]}
@@ -98,20 +104,22 @@ def config_text(name: str, found: Inspection, wanted: Wanted) -> str:
 
 
 def check_text(name: str, config: Config) -> str:
-    """The text of a test that sends one request of zeros, or of empty texts."""
+    """The text of a test that sends one request of zeros, or of texts that are numbers."""
     given = [each for each in config.input if not each.optional]
     inputs = "".join(f"            {_quoted(each.name)}: {_zeros(config, each)},\n" for each in given)
-    outputs = "".join(
+    if config.model_transaction_policy.decoupled:
+        return _TEST.format(name=name, call=_CALL_OF_DECOUPLED, inputs=inputs, checks="    assert list(results)\n")
+    checks = "".join(
         f"    assert result[{_quoted(each.name)}].ndim == {len(_shape(config, each))}\n" for each in config.output
     )
-    return _TEST.format(name=name, inputs=inputs, outputs=outputs)
+    return _TEST.format(name=name, call=_CALL, inputs=inputs, checks=checks)
 
 
 def _zeros(config: Config, tensor: Config) -> str:
     datatype = BY_NUMBER[tensor.data_type]
     shape = _shape(config, tensor)
     if datatype.name == "BYTES":
-        return f'np.full({shape}, b"", np.object_)'
+        return f'np.full({shape}, b"1", np.object_)'
     return f'np.zeros({shape}, "{datatype.numpy or "<f4"}")'
 
 
@@ -127,7 +135,9 @@ def _shape(config: Config, tensor: Config) -> tuple[int, ...]:
 
 
 def _default_name(found: Inspection) -> str:
-    """The name that a backend looks for. A folder may have had any name."""
+    """The name that a backend looks for, "" for the version's folder itself. A folder may have had any name."""
+    if found.path.is_dir() and found.config.backend in WHOLE_VERSIONS:
+        return ""
     names = [each.filename for each in FORMATS if each.backend == found.config.backend and each.is_folder]
     return names[0] if names and found.path.is_dir() else f"{_STEM}{found.path.suffix}"
 
@@ -166,7 +176,8 @@ def _copy(source: Path, target: Path) -> None:
     if source.is_dir():
         shutil.copytree(source, target)
         inner = target / source.name
-        if inner.exists() and source.name != target.name:
+        # The folder of a version has no suffix, and no file of its name.
+        if target.suffix and inner.exists() and source.name != target.name:
             inner.rename(target / target.name)
     else:
         shutil.copyfile(source, target)

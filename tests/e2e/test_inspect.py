@@ -175,10 +175,37 @@ tf.saved_model.save(model, "doubling", signatures={"serving_default": model.f})
     assert (tmp_path / "mine/1/model.savedmodel/saved_model.pb").is_file()
 
 
+def test_folders_of_transformers(tmp_path, run):
+    """What save_pretrained writes is the version's folder; the architecture tells the task. The test passes."""
+    pytest.importorskip("transformers", reason="transformers is not installed (pip install transformers)")
+    from tests.tiny_models import bert, language_model
+
+    language_model(tmp_path / "llm")
+    bert("ForSequenceClassification", tmp_path / "labels")
+    document = json.loads(run("inspect", "llm", "--json"))
+    assert (document["backend"], document["input"][0]["name"]) == ("transformers", "text_input")
+    run("new", "model", "mine", "models", "--from", "llm")
+    assert (tmp_path / "models/mine/1/config.json").is_file()
+    run("new", "model", "tasks", "models", "--from", "labels")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", "models"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "2 passed" in done.stdout, done.stdout
+    document = json.loads(run("inspect", "models/tasks/1", "--json"))
+    assert [each["name"] for each in document["output"]] == ["label", "score"]
+
+
+def test_broken_files(tmp_path, run):
+    """They are a problem that names the file, without a word of a framework; nothing is written for them."""
+    (tmp_path / "some.pt").write_bytes(b"")
+    assert json.loads(run("inspect", "some.pt", "--json", status=1))["problem"] == f"'{tmp_path / 'some.pt'}' is empty"
+    run("new", "model", "mine", ".", "--from", "some.pt", status=1)
+    assert not (tmp_path / "mine").exists()
+
+
 @pytest.mark.parametrize("other_environment", [8], indirect=True, ids=["python3.8"])
 def test_a_missing_framework(tmp_path, run, other_environment):
     """The message names the package, and the environment that lacks it."""
-    (tmp_path / "some.onnx").write_bytes(b"")
+    (tmp_path / "some.onnx").write_bytes(b"model")
     said = run("inspect", "some.onnx", "--environment", other_environment, "--json", status=1)
     lacking = f"needs the package 'onnxruntime', which its environment does not have: {other_environment} (Python 3.8"
     assert lacking in json.loads(said)["problem"]

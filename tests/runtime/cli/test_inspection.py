@@ -89,6 +89,12 @@ def test_unknown_files(tmp_path, capsys):
     (tmp_path / "a.unknown").touch()
     assert main(["inspect", str(tmp_path / "a.unknown")]) != 0
     assert "name one with --backend; known suffixes are " in capsys.readouterr().err
+    (tmp_path / "folder").mkdir()
+    assert main(["inspect", str(tmp_path / "folder")]) != 0
+    assert "is a folder without saved_model.pb or config.json" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "folder" / "config.json").touch()
+    assert main(["inspect", str(tmp_path / "folder" / "config.json")]) != 0
+    assert "is a part of a model: name its folder" in " ".join(capsys.readouterr().err.split())
     assert {".onnx": "onnxruntime", ".pt2": "pytorch", ".skops": "sklearn"}.items() <= BY_SUFFIX.items()
 
 
@@ -112,7 +118,7 @@ def test_a_new_model(found, tmp_path, capsys):
     text = (folder / "test_mine.py").read_text()
     ast.parse(text)
     assert '"A": np.zeros((1, 3, 1), "<f4"),' in text
-    assert '"S": np.full((1, 1), b"", np.object_),' in text
+    assert '"S": np.full((1, 1), b"1", np.object_),' in text
     assert 'result["B"].ndim == 2' in text
 
 
@@ -136,8 +142,8 @@ def test_a_library_that_is_not_there(tmp_path, capsys):
     assert f"there is no library '{tmp_path / 'none.so'}'" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_new_model_of_unknown_tensors(found, tmp_path):
-    """It has the names of the arguments, and says what is to be corrected; without any it is refused."""
+def test_a_new_model_of_unknown_tensors(found, tmp_path, capsys):
+    """It has the names of the arguments, and says what is to be corrected; there is no test to run."""
     contents = Contents(arguments=["a", "b"], optional=["b"])
     path = found('name: "x" backend: "pytorch"', contents, "it does not tell")
     assert main(["new", "model", "mine", str(tmp_path), "--from", str(path)]) == 0
@@ -147,6 +153,19 @@ def test_a_new_model_of_unknown_tensors(found, tmp_path):
     assert [each.name for each in (*config.input, *config.output)] == ["a", "b", "OUTPUT__0"]
     assert [each.optional for each in config.input] == [False, True]
     assert not (tmp_path / "mine" / "test_mine.py").exists()
+    out = capsys.readouterr().out
+    assert "\npytest " not in out
+    assert f"correct those in {tmp_path / 'mine' / 'config.pbtxt'}" in out
+
+
+def test_a_new_model_that_is_decoupled(found, tmp_path, capsys):
+    """Its test takes the responses one by one, and is named as the next step."""
+    path = found(CONFIG + "model_transaction_policy { decoupled: true }")
+    assert main(["new", "model", "mine", str(tmp_path), "--from", str(path)]) == 0
+    text = (tmp_path / "mine" / "test_mine.py").read_text()
+    ast.parse(text)
+    assert "results = load_model(MODEL).stream(" in text
+    assert f"\npytest {tmp_path / 'mine'}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("contents", [None, Contents()])

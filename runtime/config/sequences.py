@@ -71,11 +71,9 @@ def validate_completed(config: Config) -> None:
 
 
 def sequence_batching_spec(config: Config) -> SequenceBatchingSpec | None:
-    """The spec for the sequence scheduler, or None if no request depends on an earlier one."""
+    """The spec for the sequence scheduler, or None for a model without sequences."""
     batching = config.sequence_batching
     if not config.HasField("sequence_batching"):
-        return None
-    if batching.iterative_sequence and not batching.control_input and not batching.state:
         return None
     oldest, direct = batching.oldest, batching.direct
     is_oldest = batching.HasField("oldest")

@@ -193,7 +193,7 @@ class ModelSpec:
     """The configuration of one model. `json` is its rendering for the config endpoint and for `args`.
 
     With `iterative_sequence` the model may reschedule a request until it has finished it. `sequence_batching` is None
-    if no request depends on an earlier one. `metric_tags` are labels of the model's metrics;
+    for a model without sequences. `metric_tags` are labels of the model's metrics;
     `first_response_bounds_ms` are its histogram buckets for the first response, None for the default ones.
     `labels` are the lines of the label files, by output name; the loading of the model reads them. `ensemble` is None
     for a model that is no ensemble.

@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import count
 
 from pyruntime.runtime.caching.cache import ResponseCache
 from pyruntime.runtime.caching.requests import CachedRequests
@@ -84,7 +83,6 @@ class ModelVersion:
         # What answers repeated requests before they are decoded; None for most models.
         self.answers = None if self._cached is None else self._cached.answers
         self._is_batched = spec.is_batched
-        self._sequence_ids = count(1)
         self.scheduler = create_scheduler(spec, self.review_instances, self.statistics, memory, strategy, grants)
         self._instances: Sequence[Executor] = ()
         # The instances that leave, with what tells that they have ended.
@@ -242,8 +240,6 @@ class ModelVersion:
         Raises InferenceError UNAVAILABLE if the queue is full, and INVALID_ARG if its sequence does not permit the
         request now. The job's memory is free then, and `respond` is not called.
         """
-        if self.spec.iterative_sequence and self.spec.sequence_batching is None and not job.sequence_id:
-            job.begin_sequence(next(self._sequence_ids))
         if self._cached is not None:
             self._cached.start(job)
             return

@@ -16,7 +16,8 @@ import tritonclient.grpc
 
 from .harness.waiting import LIMIT_S
 
-ITERATIVE = "sequence_batching { iterative_sequence: true }"
+# Requests take turns: each of them has a slot until it is done.
+ITERATIVE = "sequence_batching { iterative_sequence: true oldest { max_candidate_sequences: 16 } }"
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 # Executes each request as often as its first number says, and writes down which it executed when.
 AGAIN = """

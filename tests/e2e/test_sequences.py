@@ -76,6 +76,23 @@ class TritonPythonModel:
         told = {"seen": json.dumps(seen), "instance": self.name}
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)], parameters=told)
 """
+# Executes each request as often as it says, and answers with the sizes of the batches that it was in.
+TOGETHER = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.sizes = {}
+
+    def execute(self, requests):
+        return [self.one(request, len(requests)) for request in requests]
+
+    def one(self, request, size):
+        id, times = request.correlation_id(), int(request.inputs()[0].as_numpy().flat[0])
+        self.sizes[id] = self.sizes.get(id, "") + str(size)
+        if len(self.sizes[id]) < times:
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            return None
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([[int(self.sizes.pop(id))]], np.int32))])
+"""
 START_MISSING = "must specify the START flag on the first request of the sequence"
 
 
@@ -531,6 +548,17 @@ class TestKindsOfModels:
         for times in (3, 1, 2):
             result = server.infer("m", {"IN": np.full((1, 1), times, np.int32)})
             assert json.loads(result.get_response()["parameters"]["starts"]) == [1, 0, 0][:times]
+
+    def test_iterative_without_controls(self, deploy, model):
+        """Requests that are sequences of their own share batches, and `sequence_batching` holds for them, too."""
+        oldest = "oldest { max_candidate_sequences: 2 preferred_batch_size: 2 max_queue_delay_microseconds: 600000000 }"
+        model("m", TOGETHER, CONFIG, batching(f"iterative_sequence: true {oldest}"))
+        server = deploy()
+        with ThreadPoolExecutor() as clients:
+            found = [clients.submit(server.infer, "m", {"IN": np.full((1, 1), 3, np.int32)}) for _ in range(2)]
+            assert [each.result().as_numpy("OUT").item() for each in found] == [222, 222]
+        assert "must specify batch-size 1" in server.refusal("m", {"IN": np.ones((2, 1), np.int32)})[1]
+        assert START_MISSING in server.refusal("m", {"IN": np.ones((1, 1), np.int32)}, sequence_id=7)[1]
 
     def test_native(self, serve, model, tmp_path_factory, compile_library, wait_until, raw):
         """A native backend has the states that the server keeps for it, and padding with states of its own."""

@@ -211,7 +211,7 @@ def held_response_is_not_taken(original):
     return call
 
 
-@planted(ResponseOrder, "is_full", "iterative", 1000)
+@planted(ResponseOrder, "is_full", "iterative")
 def held_responses_stop_the_first_request(original):
     """While many responses are held the request that they wait for does not begin again."""
     return property(lambda self: self._held >= response_order.HELD_MAX)

@@ -214,11 +214,14 @@ def test_without_batching():
     assert not spec.is_batched
 
 
-def test_no_sequences():
-    """Independent requests do not use the scheduler of sequences."""
-    assert spec_of("iterative_sequence: true").sequence_batching is None
-    assert spec_of("iterative_sequence: true " + control("START")).sequence_batching is not None
-    assert spec_of("iterative_sequence: true " + state()).sequence_batching is not None
+def test_without_controls():
+    """Control inputs and states are optional, also where a request may be executed again."""
+    found = spec_of(
+        "iterative_sequence: true max_sequence_idle_microseconds: 5 "
+        "oldest { max_candidate_sequences: 7 preferred_batch_size: 2 preserve_ordering: true }"
+    ).sequence_batching
+    assert (found.oldest, found.slots, found.max_idle_us, found.preferred_batch_sizes) == (True, 7, 5, (2,))
+    assert found.preserve_ordering
 
 
 def test_controls():

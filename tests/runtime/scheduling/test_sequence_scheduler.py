@@ -121,8 +121,8 @@ def contents(memory, each):
 
 
 def test_choice(memory):
-    """A model without sequences has the scheduler for single requests, as has one that only reschedules."""
-    for text in ("", "dynamic_batching {}", "sequence_batching { iterative_sequence: true }"):
+    """A model without sequences has the scheduler for single requests."""
+    for text in ("", "dynamic_batching {}"):
         assert type(create_scheduler(spec_of(text), lambda: None, ModelStatistics(), memory)) is Scheduler
 
 

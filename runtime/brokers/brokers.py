@@ -54,11 +54,10 @@ class Brokers:
             raise link.loss("it ended as soon as it was ready")
         return link
 
-    def close_memory(self, gpu: GpuProperties, memory: GpuHandle) -> None:
-        """Have the broker close memory, if it has it open."""
+    def close_memory(self, gpu: GpuProperties, memory: GpuHandle) -> asyncio.Future[int] | None:
+        """Have the broker close memory: see BrokerLink. None if it does not have it open."""
         link = self._links.get(gpu.ordinal)
-        if link is not None and not link.is_lost:
-            link.close_memory(memory)
+        return None if link is None or link.is_lost else link.close_memory(memory)
 
     async def close(self) -> None:
         """End all brokers."""

@@ -104,11 +104,17 @@ class BrokerLink:
         if not answer.cancelled() and answer.exception() is not None:
             self._opened.discard(number)
 
-    def close_memory(self, memory: GpuHandle) -> None:
-        """Close memory: see `open`. Copies that were asked for before come first."""
-        if memory.number in self._opened:
-            self._opened.discard(memory.number)
-            self._post(encode_request(0, Verb.CLOSE, memory.number))
+    def close_memory(self, memory: GpuHandle) -> asyncio.Future[int] | None:
+        """Close memory: see `open`. Copies that were asked for before come first. None if it is not open.
+
+        The result, which nobody need wait for, resolves when it is closed, and fails with the broker, which closes it.
+        """
+        if memory.number not in self._opened:
+            return None
+        self._opened.discard(memory.number)
+        closed = self._ask(Verb.CLOSE, memory.number)
+        closed.add_done_callback(lambda _: closed.cancelled() or closed.exception())
+        return closed
 
     def read(self, memory: GpuHandle, at: int, size: int, region: SharedRegion, offset: int) -> asyncio.Future[int]:
         """Copy `size` bytes at `at` of the memory to the region. Raises OSError if there are no descriptors."""

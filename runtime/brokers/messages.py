@@ -10,7 +10,7 @@
     REVOKE region             no later packet refers to it. No answer
     OPEN memory handle        the memory of a client on the GPU, or of another GPU's broker; the result is its size.
                               Open twice is open once
-    CLOSE memory              answered for memory of another broker, which may free it then
+    CLOSE memory              answered when it is closed: its owner may free it then
     READ memory at size region offset      copy from the GPU to the region
     WRITE memory at size region offset     copy from the region to the GPU
     ALLOCATE memory size      memory of the broker's own; the result is its handle

@@ -10,10 +10,11 @@ their elements, and they must not change between validation and use. Memory on G
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import stat
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 
 import posix_ipc
@@ -147,15 +148,21 @@ class ClientMemory:
         finally:
             self._opening.discard(name)
 
-    def unregister_cuda(self, name: str = "") -> None:
-        """As `unregister`, for regions on GPUs."""
+    def unregister_cuda(self, name: str = "") -> Coroutine[object, object, None]:
+        """As `unregister`, for regions on GPUs. When the result is awaited, those that are removed are closed.
+
+        So a client may free the memory then. If that takes longer than CLOSE_S_MAX, the log says so.
+        """
         self._check_allowed()
+        removed: list[CudaRegion] = []
         for region in list(self._cuda.values()):
             if name in ("", region.name):
                 if region.is_used:
                     self._leaving.add(region.name)
                 else:
                     self._remove_cuda(region)
+                    removed.append(region)
+        return _wait_closed(removed)
 
     def status_cuda(self, name: str = "") -> list[CudaRegion]:
         """One region, or all of them for "". NOT_FOUND if it does not exist."""
@@ -282,6 +289,10 @@ class ClientMemory:
                 f"more than {self._objects_max} shared memory objects are registered", Code.UNAVAILABLE
             )
         return memory
+
+
+async def _wait_closed(regions: Sequence[CudaRegion]) -> None:
+    await asyncio.gather(*(region.wait_closed() for region in regions))
 
 
 def _check_part(region: str, region_size: int, offset: int, byte_size: int) -> None:

@@ -8,6 +8,7 @@ one opens the handle again. The process of a model that reads its inputs on the 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from itertools import count
@@ -21,6 +22,10 @@ _LOG = logging.getLogger("pyruntime.brokers")
 
 # Triton's message for whatever is wrong with a registration.
 INVALID = "failed to register shared memory region: invalid args"
+
+# How long an answer waits until an unregistered region is closed, in seconds. A broker or a process of a model may
+# be in a copy of gigabytes, or hang.
+CLOSE_S_MAX = 10.0
 
 _numbers = count(1)
 
@@ -51,6 +56,9 @@ class CudaRegion:
         self._on_unused = on_unused
         self._counting = 1
         self._for_stubs: GpuRegion | None = None
+        # What the broker does at the last `close`; and whether processes of models have closed what was for them.
+        self._closing: asyncio.Future[int] | None = None
+        self._left = asyncio.Event()
 
     @property
     def is_used(self) -> bool:
@@ -103,7 +111,8 @@ class CudaRegion:
         """See Lessor: no process of the server writes there behind an event."""
 
     def unused(self, region: GpuRegion) -> None:
-        """See Lessor: the memory is the client's."""
+        """See Lessor: the memory is the client's, who may free it."""
+        self._left.set()
 
     def count_on(self) -> None:
         """Keep it open until one more `close`."""
@@ -113,11 +122,23 @@ class CudaRegion:
         """Drop a reference; the last one closes the memory."""
         self._counting -= 1
         if not self._counting:
-            self._brokers.close_memory(self._gpu, self)
+            self._closing = self._brokers.close_memory(self._gpu, self)
             if self._for_stubs is not None:
                 self._for_stubs.close()
         elif not self.is_used:
             self._on_unused(self)
+
+    async def wait_closed(self) -> None:
+        """After the last `close`: return when no process of the server has the memory open, or after CLOSE_S_MAX."""
+        try:
+            async with asyncio.timeout(CLOSE_S_MAX):
+                if self._closing is not None:
+                    await asyncio.wait([self._closing])
+                if self._for_stubs is not None:
+                    await self._left.wait()
+        except TimeoutError:
+            text = "CUDA shared memory region '%s' is unregistered, and still open after %g s: do not free it yet"
+            _LOG.warning(text, self.name, CLOSE_S_MAX)
 
     def _check_open(self) -> None:
         """Raise InferenceError after the last `close`: the broker would open the memory again, and never close it."""

@@ -18,7 +18,7 @@ from pyruntime.utils.gpu.driver import GpuMissingError
 from pyruntime.utils.gpu.inventory import STAND_IN
 from pyruntime.utils.gpu.visible import VISIBLE
 from tests.e2e.harness.frameworks import FRAMEWORKS, STAND_IN_ARRAY
-from tests.e2e.harness.gpu_regions import BOTH, GRPC, brokers, infer, on_gpu, to_gpu
+from tests.e2e.harness.gpu_regions import BOTH, GRPC, Region, brokers, infer, on_gpu, to_gpu
 from tests.plugins.gpus import StandInMachine
 
 GROUP = "instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]\n"
@@ -389,6 +389,20 @@ def test_no_main_memory(server, machine, region, name, id, factor):
         with machine.without_main_memory():
             client.infer(name, inputs, outputs=outputs, request_id=id)
     assert_array_equal(two.get(array), array * factor)
+
+
+@BOTH
+@pytest.mark.parametrize("names", [[], ["treble"], ["from_main_memory"], ["chain", "reads_numpy"]])
+def test_memory_may_be_freed(server, machine, protocol, names):
+    """As soon as a region is unregistered the client may free its memory: no process has it open any more."""
+    array = np.arange(1000)
+    for _ in range(5):
+        one = Region(server, protocol, machine.gpu, array.nbytes)
+        one.put(array)
+        for name in names:
+            infer(server, protocol, name, [on_gpu(protocol, array, one)])
+        one.end()
+        machine.gpu.free(one.pointer)
 
 
 @BOTH

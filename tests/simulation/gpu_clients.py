@@ -60,7 +60,8 @@ class GpuClient(HttpClient):
         if self._is_registered:
             self._is_registered = False
             self._world.devices.registered.discard(self._name)
-            self._world.state.client_memory.unregister_cuda(self._name)
+            work = self._world.state.client_memory.unregister_cuda(self._name)
+            self._world.tasks.create_task(work, name=f"unregister {self._name}")
 
     async def _probe(self):
         """Have the registered memory copied, by whichever broker there is."""

@@ -54,7 +54,7 @@ def cuda_register(state: ServerState, request: Message, reply: Reply) -> None:
     state.tasks.create_task(reply_after(work, CudaSharedMemoryRegisterResponse(), reply))
 
 
-def cuda_unregister(state: ServerState, request: Message) -> Message:
-    """Unregister one region, or all of them without a name."""
-    state.client_memory.unregister_cuda(request.name)
-    return CudaSharedMemoryUnregisterResponse()
+def cuda_unregister(state: ServerState, request: Message, reply: Reply) -> None:
+    """Unregister one region, or all of them without a name. Replies once they are closed."""
+    work = state.client_memory.unregister_cuda(request.name)
+    state.tasks.create_task(reply_after(work, CudaSharedMemoryUnregisterResponse(), reply))

@@ -48,7 +48,7 @@ _ACTS: dict[str, tuple[str, _Act]] = {
     "SystemSharedMemoryUnregister": ("shared-memory", _at_once(memory_methods.system_unregister)),
     "CudaSharedMemoryStatus": ("shared-memory", _at_once(memory_methods.cuda_status)),
     "CudaSharedMemoryRegister": ("shared-memory", memory_methods.cuda_register),
-    "CudaSharedMemoryUnregister": ("shared-memory", _at_once(memory_methods.cuda_unregister)),
+    "CudaSharedMemoryUnregister": ("shared-memory", memory_methods.cuda_unregister),
     "TraceSetting": ("trace", _at_once(server_methods.trace_setting)),
     "LogSettings": ("logging", _at_once(server_methods.log_settings)),
 }

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exchanges of all endpoints except inference and the page.
 
-Most requests are answered at once. Checks of readiness, loading, unloading, and the registration of memory on a GPU may
-be answered later.
+Most requests are answered at once. Checks of readiness, loading, unloading, and registering memory on a GPU, or
+unregistering it, may be answered later.
 """
 
 from __future__ import annotations
@@ -85,6 +85,15 @@ class RegisterCudaExchange(_WorkExchange):
         route = self.head.route
         work = memory_endpoints.register_cuda(self._state, route, bytes(self._body))
         self._begin(work, f"register region '{route.region}'")
+
+
+class UnregisterCudaExchange(_WorkExchange):
+    """Unregisters memory of a client on a GPU: answered once it is closed."""
+
+    def _act(self) -> None:
+        route = self.head.route
+        work = memory_endpoints.unregister_cuda(self._state, route, bytes(self._body))
+        self._begin(work, f"unregister region '{route.region}'")
 
 
 class _ControlExchange(_WorkExchange):

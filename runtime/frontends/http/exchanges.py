@@ -11,6 +11,7 @@ from pyruntime.runtime.frontends.http.endpoint_exchange import (
     RefusedExchange,
     RegisterCudaExchange,
     UnloadExchange,
+    UnregisterCudaExchange,
 )
 from pyruntime.runtime.frontends.http.exchange import Exchange
 from pyruntime.runtime.frontends.http.generate_exchange import GenerateExchange, GenerateStreamExchange
@@ -26,6 +27,7 @@ _EXCHANGES: dict[Endpoint, type[Exchange]] = {
     Endpoint.MODEL_LOAD: LoadExchange,
     Endpoint.MODEL_UNLOAD: UnloadExchange,
     Endpoint.CUDA_MEMORY_REGISTER: RegisterCudaExchange,
+    Endpoint.CUDA_MEMORY_UNREGISTER: UnregisterCudaExchange,
     Endpoint.METRICS: MetricsExchange,
     Endpoint.OPENAPI: OpenApiExchange,
     Endpoint.PAGE: PageExchange,

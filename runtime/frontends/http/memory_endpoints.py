@@ -63,10 +63,9 @@ def register_cuda(state: ServerState, route: Route, body: bytes) -> Coroutine[ob
     return state.client_memory.register_cuda(route.region, handle, device_id, byte_size)
 
 
-def unregister_cuda(state: ServerState, route: Route, body: bytes) -> bytes:
-    """One region, or all of them for ""."""
-    state.client_memory.unregister_cuda(route.region)
-    return b""
+def unregister_cuda(state: ServerState, route: Route, body: bytes) -> Coroutine[object, object, None]:
+    """One region, or all of them for "". The work is not done at once."""
+    return state.client_memory.unregister_cuda(route.region)
 
 
 def _required(document: JsonObject, member: str) -> JsonValue:
@@ -96,5 +95,4 @@ ANSWERS = {
     Endpoint.SYSTEM_MEMORY_REGISTER: register_system,
     Endpoint.SYSTEM_MEMORY_UNREGISTER: unregister_system,
     Endpoint.CUDA_MEMORY_STATUS: cuda_status,
-    Endpoint.CUDA_MEMORY_UNREGISTER: unregister_cuda,
 }

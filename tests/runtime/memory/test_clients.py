@@ -297,8 +297,8 @@ class TestCuda:
 
     def test_there_is_none(self, memory):
         """There are no CUDA regions; unregistering them has no effect."""
-        memory.unregister_cuda()
-        memory.unregister_cuda("g")
+        for name in ("", "g"):
+            asyncio.run(memory.unregister_cuda(name))
         assert memory.status_cuda() == []
         message = refusal(Code.NOT_FOUND, memory.status_cuda, "g")
         assert message == "Unable to find cuda shared memory region: 'g'"

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from pyruntime.runtime.brokers.brokers import Brokers
+from pyruntime.runtime.memory import cuda_regions
 from pyruntime.runtime.memory.clients import REGIONS_MAX, ClientMemory
 from pyruntime.runtime.requests.types import GpuPlace
 from pyruntime.utils.errors import Code, InferenceError
@@ -23,6 +24,8 @@ class Link:
     def __init__(self):
         self.asked = []
         self.failure = None
+        # What says that memory is closed; None if it is not open.
+        self.closing = None
 
     async def _do(self, *asked):
         self.asked.append(asked)
@@ -44,6 +47,7 @@ class Link:
 
     def close_memory(self, memory):
         self.asked.append(("close", memory.device_id))
+        return self.closing
 
 
 class AllBrokers(Brokers):
@@ -57,7 +61,7 @@ class AllBrokers(Brokers):
         return self.link
 
     def close_memory(self, gpu, memory):
-        self.link.close_memory(memory)
+        return self.link.close_memory(memory)
 
 
 @pytest.fixture
@@ -72,6 +76,10 @@ def memory(brokers):
 
 def register(memory, name="r", device_id=1, size=100):
     asyncio.run(memory.register_cuda(name, HANDLE, device_id, size))
+
+
+def unregister(memory, name=""):
+    asyncio.run(memory.unregister_cuda(name))
 
 
 def refusal(code, function, *arguments):
@@ -136,8 +144,8 @@ def test_unregister(memory, brokers):
     register(memory, "b")
     used = memory.status_cuda("b")[0]
     used.count_on()
-    memory.unregister_cuda("unknown")
-    memory.unregister_cuda()
+    unregister(memory, "unknown")
+    unregister(memory)
     assert memory.status_cuda() == [used]
     assert brokers.link.asked.count(("close", 1)) == 1
     used.count_on()
@@ -177,11 +185,51 @@ def test_processes_of_models(memory, brokers):
     stub = Stub()
     there.holders.add(stub)
     region.count_on()
-    memory.unregister_cuda("r")
+    unregister(memory, "r")
     assert stub.revoked == []
     region.close()
     assert stub.revoked == [there]
     there.left(stub)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_unregistered_when_it_is_closed(memory, brokers, is_lost):
+    """The answer comes when the broker and the processes of models have closed it, or have ended."""
+
+    async def check():
+        await memory.register_cuda("r", HANDLE, 1, 100)
+        there, stub = memory.status_cuda("r")[0].for_stubs(), Stub()
+        there.holders.add(stub)
+        brokers.link.closing = asyncio.Future()
+        done = asyncio.ensure_future(memory.unregister_cuda("r"))
+        for step in (lambda: there.left(stub), lambda: brokers.link.closing.set_result(0)):
+            assert (memory.status_cuda(), stub.revoked) == ([], [there])
+            await asyncio.sleep(0)
+            assert not done.done()
+            if is_lost and there.holders == set():
+                brokers.link.closing.set_exception(GpuLostError("lost", "close"))
+            else:
+                step()
+        await done
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("who", ["the broker", "a process"])
+def test_unregistered_and_not_closed(memory, brokers, monkeypatch, caplog, who):
+    """The answer waits no longer than the limit, and the log says so."""
+    monkeypatch.setattr(cuda_regions, "CLOSE_S_MAX", 0.001)
+
+    async def check():
+        await memory.register_cuda("r", HANDLE, 1, 100)
+        if who == "the broker":
+            brokers.link.closing = asyncio.Future()
+        else:
+            memory.status_cuda("r")[0].for_stubs().holders.add(Stub())
+        await memory.unregister_cuda("r")
+
+    asyncio.run(check())
+    assert "'r' is unregistered, and still open after 0.001 s" in caplog.text
 
 
 def test_input_that_is_passed_on(memory, brokers):
@@ -200,7 +248,7 @@ def test_input_that_is_passed_on_too_late(memory, brokers):
     """The broker does not open memory again that is not registered any more: nobody would have it closed."""
     register(memory)
     there = memory.status_cuda("r")[0].for_stubs()
-    memory.unregister_cuda("r")
+    unregister(memory, "r")
     asked = list(brokers.link.asked)
     for pass_on in (there.lessor.fetch, there.lessor.copy):
         message = refusal(Code.UNAVAILABLE, lambda call=pass_on: asyncio.run(call(there, 8, 16, "target", 32)))

@@ -69,8 +69,6 @@ def test_cuda_status(call, memory, name):
         ),
         ("SystemSharedMemoryUnregister", {"name": "a"}, ("unregister", "a")),
         ("SystemSharedMemoryUnregister", {}, ("unregister", "")),
-        ("CudaSharedMemoryUnregister", {"name": "c"}, ("unregister_cuda", "c")),
-        ("CudaSharedMemoryUnregister", {}, ("unregister_cuda", "")),
     ],
 )
 def test_changes(call, memory, name, fields, asked):
@@ -81,26 +79,37 @@ def test_changes(call, memory, name, fields, asked):
     assert response.SerializeToString() == b""
 
 
+REGISTRATION = {"name": "c", "raw_handle": b"\x00\x01", "device_id": -1, "byte_size": 8}
+
+
 @pytest.mark.parametrize("failure", [None, InferenceError("no", Code.INVALID_ARG)])
-def test_cuda_register(call, failure):
-    """It is answered when the memory is open, or cannot be opened."""
+@pytest.mark.parametrize(
+    ("method", "name", "fields"),
+    [
+        ("register_cuda", "CudaSharedMemoryRegister", REGISTRATION),
+        ("unregister_cuda", "CudaSharedMemoryUnregister", {"name": "c"}),
+        ("unregister_cuda", "CudaSharedMemoryUnregister", {"name": ""}),
+    ],
+)
+def test_what_is_answered_later(call, failure, method, name, fields):
+    """It is answered when the memory is open, or closed, or cannot be."""
     memory = call.state.client_memory = ClientMemory()
 
-    async def opened():
+    async def work():
         if failure is not None:
             raise failure
 
-    async def register():
+    async def begin():
         async with asyncio.TaskGroup() as call.state.tasks:
-            ROWS["register_cuda"] = opened()
-            call.begin("CudaSharedMemoryRegister", name="c", raw_handle=b"\x00\x01", device_id=-1, byte_size=8)
+            ROWS[method] = work()
+            call.begin(name, **fields)
             assert call.replies == []
 
     with patch.dict(ROWS):
-        asyncio.run(register())
-    assert memory.asked == [("register_cuda", "c", b"\x00\x01", -1, 8)]
+        asyncio.run(begin())
+    assert memory.asked == [(method, *fields.values())]
     (reply,) = call.replies
-    assert reply is failure if failure else reply.DESCRIPTOR.name == "CudaSharedMemoryRegisterResponse"
+    assert reply is failure if failure else reply.DESCRIPTOR.name == f"{name}Response"
 
 
 @pytest.mark.parametrize("kind", ["System", "Cuda"])

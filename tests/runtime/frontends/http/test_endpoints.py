@@ -112,12 +112,29 @@ class TestMemory:
         assert memory == [("register_cuda", "r", bytes(64), 1, 64)]
         asyncio.run(register(InferenceError("no", Code.INVALID_ARG), 400))
 
-    @pytest.mark.parametrize(("path", "name"), [(SYSTEM, "unregister"), (CUDA, "unregister_cuda")])
-    def test_unregister(self, server, memory, path, name):
+    def test_unregister(self, server, memory):
         """One region, or all of them; a body means nothing."""
-        assert ask(server, "POST", f"{path}/region/r/unregister", b"any") == (200, None)
-        assert ask(server, "POST", f"{path}/unregister") == (200, None)
-        assert memory == [(name, "r"), (name, "")]
+        assert ask(server, "POST", f"{SYSTEM}/region/r/unregister", b"any") == (200, None)
+        assert ask(server, "POST", f"{SYSTEM}/unregister") == (200, None)
+        assert memory == [("unregister", "r"), ("unregister", "")]
+
+    @pytest.mark.parametrize(("path", "name"), [("/region/r", "r"), ("", "")])
+    def test_unregister_cuda(self, server, memory, path, name):
+        """One region, or all of them, is answered when the memory is closed."""
+
+        async def unregister():
+            closed = asyncio.Future()
+            memory.said = asyncio.wait_for(closed, None)
+            async with asyncio.TaskGroup() as server.state.tasks:
+                transport = server.connect()
+                transport.feed(b"POST %b/unregister HTTP/1.1\r\nContent-Length: 3\r\n\r\nany" % (CUDA + path).encode())
+                await asyncio.sleep(0)
+                assert transport.sent == b""
+                closed.set_result(None)
+            assert transport.statuses() == [200]
+
+        asyncio.run(unregister())
+        assert memory == [("unregister_cuda", name)]
 
     @pytest.mark.parametrize(
         ("document", "message"),

@@ -4,6 +4,8 @@
 
 import fcntl
 import shutil
+import subprocess
+import sys
 import warnings
 from contextlib import closing
 from pathlib import Path
@@ -32,6 +34,20 @@ class Scaling(torch.nn.Module):
     def forward(self, x):
         return torch.ops.test.scale(x)
 """
+# Arguments are a library and the file to save. The operation in it is the library's, whichever is there when it runs.
+SAVE = {
+    ".pt": """
+import sys
+torch.ops.load_library(sys.argv[1])
+torch.jit.script(Scaling()).save(sys.argv[2])
+""",
+    ".pt2": """
+import sys
+torch.ops.load_library(sys.argv[1])
+rows = torch.export.Dim("rows")
+torch.export.save(torch.export.export(Scaling(), (torch.ones(2, 3),), dynamic_shapes=({0: rows},)), sys.argv[2])
+""",
+}
 THREADS = """
 import torch
 
@@ -253,13 +269,22 @@ class TestCustomOperations(CustomOperations):
         abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
         return lambda factor: compile_library("torch_custom_op.cc", "-std=c++20", abi, f"-DFACTOR={factor}", *options)
 
-    @pytest.fixture
-    def scaling(self, model):
-        """`scaling(name, *libraries)`: the folder of a model that executes test::scale."""
+    @pytest.fixture(params=["model.py", "model.pt", "model.pt2"])
+    def scaling(self, request, model, compile_op, tmp_path):
+        """`scaling(name, *libraries)`: the folder of a model that executes test::scale, as code and as both formats."""
+        saved = tmp_path / "saved" / request.param
+        saved.parent.mkdir()
+        if saved.suffix == ".py":
+            saved.write_text(CUSTOM)
+        else:
+            # In a process of its own: this one would have the operation for all later tests.
+            script = tmp_path / "save.py"  # torch.jit.script reads the code in it
+            script.write_text(CUSTOM + SAVE[saved.suffix])
+            subprocess.run([sys.executable, script, compile_op(2), saved], check=True, capture_output=True)
 
         def write(name, *paths):
             folder = model(name, None, self.CONFIG + (libraries(*paths) if paths else ""))
-            (folder / "1" / "model.py").write_text(CUSTOM)
+            shutil.copy(saved, folder / "1")
             return folder
 
         return write

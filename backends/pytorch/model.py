@@ -64,6 +64,7 @@ class TritonPythonModel:
         self._arguments = Arguments([tensor.name for tensor in settings.inputs], self._program.arguments)
         names = [tensor.name for tensor in settings.outputs]
         self._results = Results(names)
+        self._outputs = {tensor.name: tensor for tensor in settings.outputs}
         self._batches = BatchExecutor(self._run, TorchArrays(torch, device), names, settings.max_batch_size > 0)
         self._no_gradients = torch.inference_mode if self._options.inference_mode else torch.no_grad
 
@@ -88,7 +89,7 @@ class TritonPythonModel:
                 positional = [value for name, value in zip(order, positional) if name not in keywords]
             returned = self._call(*positional, **named)
         found = self._results.find(returned, names)
-        return {name: from_model(value, name, self._torch.Tensor) for name, value in found.items()}
+        return {name: from_model(value, self._outputs[name], self._torch.Tensor) for name, value in found.items()}
 
 
 def _import(settings: Settings) -> Any:

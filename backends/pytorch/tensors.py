@@ -10,7 +10,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from pyruntime.backends.toolkit.batching import Arrays
-from pyruntime.backends.toolkit.exported import describe_value
+from pyruntime.backends.toolkit.exported import datatype_of, describe_value
 from pyruntime.backends.toolkit.settings import TensorSpec
 
 # TYPE_BF16 as Tensor.triton_dtype() has it.
@@ -69,13 +69,21 @@ def to_model(value: Any, name: str) -> Any:
         ) from None
 
 
-def from_model(value: Any, name: str, tensor_class: Any) -> Any:
-    """An output as an array: a list of str as BYTES. Raises ValueError for other values."""
+def from_model(value: Any, output: TensorSpec, tensor_class: Any) -> Any:
+    """An output as an array: a list of str as BYTES. Raises ValueError for other values, and other datatypes."""
     if isinstance(value, tensor_class):
-        return value
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return np.array(value, object)
-    raise ValueError(f"the model returned {type(value).__name__} as '{name}', which must be a tensor or a list of str")
+        found = datatype_of(value.dtype)
+    elif isinstance(value, list) and all(isinstance(each, str) for each in value):
+        found = "TYPE_STRING"
+        value = np.array(value, object)
+    else:
+        kind = type(value).__name__
+        raise ValueError(f"the model returned {kind} as '{output.name}', which must be a tensor or a list of str")
+    if found != output.datatype:  # in Triton's words
+        raise ValueError(
+            f"configuration expects datatype {output.datatype} for output '{output.name}', model provides {found}"
+        )
+    return value
 
 
 def describe_exported(program: Any, model: str) -> Tuple[List[TensorSpec], List[TensorSpec]]:

@@ -27,12 +27,17 @@ DATATYPES = {
 }
 
 
+def datatype_of(dtype: Any) -> str:
+    """The name in a configuration of a dtype of torch or jax; TYPE_INVALID for one that no datatype is."""
+    return DATATYPES.get(str(dtype).rpartition(".")[2], "TYPE_INVALID")
+
+
 def describe_value(model: str, name: str, value: Any) -> TensorSpec:
     """The tensor with the `dtype` and `shape` of a value; a size that is a symbol is -1.
 
     Raises LoadError for a dtype that no datatype is.
     """
-    datatype = DATATYPES.get(str(value.dtype).rpartition(".")[2])
-    if datatype is None:
+    datatype = datatype_of(value.dtype)
+    if datatype == "TYPE_INVALID":
         raise LoadError(f"model '{model}' has '{name}' of the type {value.dtype}, which cannot be served")
     return TensorSpec(name, datatype, tuple(size if isinstance(size, int) else -1 for size in value.shape))

@@ -13,8 +13,10 @@ from pyruntime.backends.pytorch.archives import AOT_INDUCTOR, EXPORTED, TORCHSCR
 from pyruntime.backends.pytorch.naming import Arguments, Results, by_index, indices_of
 from pyruntime.backends.pytorch.options import read_options
 from pyruntime.backends.pytorch.tensors import TorchArrays, from_model, to_model
-from pyruntime.backends.toolkit.settings import read_settings
+from pyruntime.backends.toolkit.settings import TensorSpec, read_settings
 from pyruntime.utils.errors import ConfigError
+
+TEXTS = TensorSpec("Y", "TYPE_STRING", (-1,))
 
 
 def options(**parameters):
@@ -177,8 +179,21 @@ class TestTensors:
         assert to_model(arrays.join([array, array]), "X") == ["a", "\u00e9"] * 2
         with pytest.raises(ValueError, match=r"^input 'X' has an element that is not valid UTF-8"):
             to_model(np.array([b"\xff"], object), "X")
-        assert arrays.write("Y", arrays.finish(from_model(["a", "b"], "Y", torch.Tensor))).shape() == [2]
+        assert arrays.write("Y", arrays.finish(from_model(["a", "b"], TEXTS, torch.Tensor))).shape() == [2]
         with pytest.raises(
             ValueError, match=r"^the model returned int as 'Y', which must be a tensor or a list of str$"
         ):
-            from_model(3, "Y", torch.Tensor)
+            from_model(3, TEXTS, torch.Tensor)
+
+    @pytest.mark.parametrize(
+        ("datatype", "dtype", "found"),
+        [("TYPE_INT64", "float32", "TYPE_FP32"), ("TYPE_FP32", "complex64", "TYPE_INVALID")],
+    )
+    def test_other_datatypes(self, torch, datatype, dtype, found):
+        """An output of another datatype than that of the configuration is refused, in Triton's words."""
+        value = torch.ones(2, dtype=getattr(torch, dtype))
+        message = f"^configuration expects datatype {datatype} for output 'Y', model provides {found}$"
+        with pytest.raises(ValueError, match=message):
+            from_model(value, TensorSpec("Y", datatype, (2,)), torch.Tensor)
+        right = torch.ones(2, dtype=torch.bfloat16)
+        assert from_model(right, TensorSpec("Y", "TYPE_BF16", (2,)), torch.Tensor) is right

@@ -155,6 +155,18 @@ def test_torchscript_of_dicts_and_texts(serve, model):
     assert message == "input 'INPUT__0' has an element that is not valid UTF-8, which str of Python must be"
 
 
+def test_outputs_of_another_datatype(serve, model):
+    """An output that is not of the configured datatype is refused, as in Triton."""
+    config = add_sub_config("a", "b").replace(
+        'name: "OUTPUT__1" data_type: TYPE_FP32', 'name: "OUTPUT__1" data_type: TYPE_INT64'
+    )
+    torch.jit.script(AddSub()).save(model("other", None, config) / "1" / "model.pt")
+    server = serve()
+    rows = np.ones((1, 3), np.float32)
+    _, message = server.refusal("other", {"a": rows, "b": rows})
+    assert message == "configuration expects datatype TYPE_INT64 for output 'OUTPUT__1', model provides TYPE_FP32"
+
+
 def test_exported_programs(serve, model):
     """A program of torch.export tells its inputs and outputs, so that no configuration is needed."""
     torch.export.save(exported(Named()), model("dict", None, None) / "1" / "model.pt2")

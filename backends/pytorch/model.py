@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Dict, List, Mapping, Tuple
 import triton_python_backend_utils as pb_utils
 
 from pyruntime.backends.pytorch.archives import EXPORTED, kind_of
+from pyruntime.backends.pytorch.exported import describe_exported, rows_max
 from pyruntime.backends.pytorch.naming import Arguments, Results
 from pyruntime.backends.pytorch.options import Options, read_options
 from pyruntime.backends.pytorch.programs import (
@@ -24,7 +25,7 @@ from pyruntime.backends.pytorch.programs import (
     load_program,
     quiet,
 )
-from pyruntime.backends.pytorch.tensors import TorchArrays, describe_exported, from_model, to_model
+from pyruntime.backends.pytorch.tensors import TorchArrays, from_model, to_model
 from pyruntime.backends.toolkit.batching import BatchExecutor
 from pyruntime.backends.toolkit.completion import complete
 from pyruntime.backends.toolkit.devices import torch_device
@@ -32,7 +33,7 @@ from pyruntime.backends.toolkit.files import find_libraries, find_model_file
 from pyruntime.backends.toolkit.frameworks import explain_library, import_framework
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
 from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
-from pyruntime.utils.errors import LoadError
+from pyruntime.utils.errors import ConfigError, LoadError
 
 
 class TritonPythonModel:
@@ -43,8 +44,23 @@ class TritonPythonModel:
 
     @classmethod
     def auto_complete_config(cls, auto_complete_model_config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
-        """Complete the configuration of an exported program, which alone tells its tensors. Raises LoadError."""
-        complete(auto_complete_model_config.as_dict(), cls.location, _describe_file)
+        """Complete the configuration of an exported program, which alone tells its tensors. Raises LoadError.
+
+        Batches are no larger than the program allows.
+        """
+        config = auto_complete_model_config.as_dict()
+        is_open = config.get("max_batch_size", 0) == 0
+        limits: List[int] = []
+
+        def describe(settings: Settings, version_dir: str) -> Tuple[List[TensorSpec], List[TensorSpec]]:
+            program = _read_exported(settings, version_dir)
+            most = rows_max(program)
+            limits.extend([] if most is None else [most])
+            return describe_exported(program, settings.name)
+
+        complete(config, cls.location, describe)
+        if is_open and limits:
+            config["max_batch_size"] = min(config.get("max_batch_size", 0), limits[0])
         return auto_complete_model_config
 
     def initialize(self, args: Mapping[str, str]) -> None:
@@ -58,6 +74,12 @@ class TritonPythonModel:
         version_dir = os.path.join(args["model_repository"], args["model_version"])
         _load_libraries(torch, settings, version_dir)
         self._program = load_program(torch, settings.name, _find_file(settings, version_dir), device)
+        most = self._program.rows_max
+        if most is not None and settings.max_batch_size > most:
+            raise ConfigError(
+                f"model '{settings.name}' has max_batch_size {settings.max_batch_size}, and the largest batch that its "
+                f"program was exported for is {most}"
+            )
         self._call = self._program.call
         if self._options.compile is not None and self._program.module is not None:
             self._call = torch.compile(self._program.module, **self._options.compile)
@@ -96,7 +118,8 @@ def _import(settings: Settings) -> Any:
     return import_framework("torch", "torch", "pytorch", settings.name)
 
 
-def _describe_file(settings: Settings, version_dir: str) -> Tuple[List[TensorSpec], List[TensorSpec]]:
+def _read_exported(settings: Settings, version_dir: str) -> Any:
+    """The exported program of a model. Raises LoadError, for other files as well."""
     path = _find_file(settings, version_dir)
     if path.endswith(".py") or kind_of(path) != EXPORTED:
         raise LoadError(
@@ -107,9 +130,7 @@ def _describe_file(settings: Settings, version_dir: str) -> Tuple[List[TensorSpe
     _load_libraries(torch, settings, version_dir)
     try:
         with quiet():
-            return describe_exported(torch.export.load(path), settings.name)
-    except LoadError:
-        raise
+            return torch.export.load(path)
     except Exception as exc:
         raise LoadError(
             f"model '{settings.name}': '{path}' cannot be loaded as {EXPORTED}: {type(exc).__name__}: {exc}"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterator, List, Optional
 
 from pyruntime.backends.pytorch.archives import AOT_INDUCTOR, EXPORTED, TORCHSCRIPT, WEIGHTS, kind_of
+from pyruntime.backends.pytorch.exported import rows_max
 from pyruntime.backends.toolkit.frameworks import import_framework
 from pyruntime.utils.errors import LoadError
 
@@ -31,7 +32,8 @@ class Program:
     """A model that is called as `forward` is. `module` is the nn.Module, None if it has none.
 
     `arguments` are the names of its arguments, None if they are not known. With `takes_dict` it has one argument, a
-    dict of all inputs. Arguments in `keywords` are passed by name.
+    dict of all inputs. Arguments in `keywords` are passed by name. `rows_max` is the largest batch, None
+    without a limit.
     """
 
     kind: str
@@ -40,6 +42,7 @@ class Program:
     arguments: Optional[List[str]]
     takes_dict: bool = False
     keywords: frozenset[str] = frozenset()
+    rows_max: Optional[int] = None
 
 
 def load_program(torch: Any, model: str, path: str, device: Any) -> Program:
@@ -93,7 +96,14 @@ def _of_exported(program: Any, device: Any) -> Program:
     # Arguments that are themselves lists or dicts have other names than their tensors.
     is_flat = len(names) == positional.num_children + named.num_children
     module = program.module()
-    return Program(EXPORTED, module, module, names if is_flat else None, keywords=frozenset(keywords))
+    return Program(
+        EXPORTED,
+        module,
+        module,
+        names if is_flat else None,
+        keywords=frozenset(keywords),
+        rows_max=rows_max(program),
+    )
 
 
 def _load_module(torch: Any, model: str, source: str, weights: str, device: Any) -> Program:

@@ -1,16 +1,16 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's tensors: inputs in request memory, outputs, texts, and the datatypes of exported programs."""
+"""PyTorch's tensors: inputs in request memory, outputs and texts."""
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+from typing import Any, List
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from pyruntime.backends.toolkit.batching import Arrays
-from pyruntime.backends.toolkit.exported import datatype_of, describe_value
+from pyruntime.backends.toolkit.exported import datatype_of
 from pyruntime.backends.toolkit.settings import TensorSpec
 
 # TYPE_BF16 as Tensor.triton_dtype() has it.
@@ -84,16 +84,3 @@ def from_model(value: Any, output: TensorSpec, tensor_class: Any) -> Any:
             f"configuration expects datatype {output.datatype} for output '{output.name}', model provides {found}"
         )
     return value
-
-
-def describe_exported(program: Any, model: str) -> Tuple[List[TensorSpec], List[TensorSpec]]:
-    """The inputs and outputs of an exported program. Results without names are OUTPUT__0, OUTPUT__1 and so on."""
-    signature = program.graph_signature
-    values = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
-    result_spec = program.call_spec.out_spec
-    if result_spec.type is dict:
-        names = list(map(str, result_spec.context))
-    else:
-        names = [f"OUTPUT__{index}" for index in range(len(signature.user_outputs))]
-    inputs = [describe_value(model, name, values[name]) for name in signature.user_inputs]
-    return inputs, [describe_value(model, told, values[name]) for name, told in zip(signature.user_outputs, names)]

@@ -89,8 +89,8 @@ class Named(torch.nn.Module):
         return {"sum": a + b, "difference": a - b}
 
 
-def exported(module):
-    rows = torch.export.Dim("rows")
+def exported(module, most=None):
+    rows = torch.export.Dim("rows", max=most)
     # Two tensors: one that is passed twice would be one input.
     return torch.export.export(module, (torch.ones(2, 3), torch.ones(2, 3)), dynamic_shapes=({0: rows}, {0: rows}))
 
@@ -182,6 +182,26 @@ def test_exported_programs(serve, model):
         (name, "TYPE_FP32", [3]) for name in ("a", "b", "sum", "difference")
     ]
     assert answers(server, "dict", ("a", "b"), ("difference", "sum")) == [2, 8]
+
+
+class Sizes(torch.nn.Module):
+    def forward(self, a, b):
+        return a + b, a.shape[0], a - b, 7
+
+
+def test_limits_of_exported_programs(serve, model):
+    """Batches are no larger than the bounds of a program, and results that are no tensors are no outputs."""
+    save = torch.export.save
+    save(exported(Sizes(), most=3), model("bounded", None, None) / "1" / "model.pt2")
+    config = add_sub_config("a", "b", outputs=("OUTPUT__0", "OUTPUT__2"), batch=8)
+    save(exported(Sizes(), most=3), model("more", None, config) / "1" / "model.pt2")
+    server = serve(*LENIENT)
+    with closing(server.client()) as client:
+        config = client.get_model_config("bounded")
+    assert (config["max_batch_size"], [each["name"] for each in config["output"]]) == (3, ["OUTPUT__0", "OUTPUT__2"])
+    assert answers(server, "bounded", ("a", "b"), ("OUTPUT__0", "OUTPUT__2")) == [8, 2]
+    expected = "model 'more' has max_batch_size 8, and the largest batch that its program was exported for is 3"
+    assert expected in reasons(server)["more"]
 
 
 def test_packages_of_aotinductor(serve, model):

@@ -12,8 +12,7 @@ import re
 import zipfile
 from typing import Any, Dict, Iterator
 
-from pyruntime.backends.pytorch.archives import EXPORTED, TORCHSCRIPT, WEIGHTS, kind_of
-from pyruntime.backends.pytorch.programs import SOURCE
+from pyruntime.backends.pytorch.archives import EXPORTED, PICKLE, SOURCE, TORCHSCRIPT, UNKNOWN, WEIGHTS, kind_of
 from pyruntime.backends.toolkit.contents import Contents
 
 _WEIGHTS_SUFFIXES = (".safetensors", ".pt")
@@ -32,7 +31,7 @@ def read_contents(path: str) -> Contents:
         weights = sorted(name for name in os.listdir(os.path.dirname(path)) if name.endswith(_WEIGHTS_SUFFIXES))
         return _of_source(path, {name: name for name in weights})
     kind = kind_of(path)
-    if kind == WEIGHTS:
+    if kind in (WEIGHTS, PICKLE, UNKNOWN):
         source = os.path.join(os.path.dirname(path), SOURCE)
         if not os.path.isfile(source):
             return Contents()

@@ -14,16 +14,16 @@ from typing import Any, ClassVar, Dict, List, Mapping, Tuple
 
 import triton_python_backend_utils as pb_utils
 
-from pyruntime.backends.pytorch.archives import EXPORTED, kind_of
+from pyruntime.backends.pytorch.archives import EXPORTED, SOURCE, kind_of
 from pyruntime.backends.pytorch.exported import describe_exported, rows_max
 from pyruntime.backends.pytorch.naming import Arguments, Results
 from pyruntime.backends.pytorch.options import Options, read_options
 from pyruntime.backends.pytorch.programs import (
     FILENAMES,
     FILENAMES_OF_RUNTIME,
-    SOURCE,
+    check_program,
     load_program,
-    quiet,
+    read_exported,
 )
 from pyruntime.backends.pytorch.tensors import TorchArrays, from_model, to_model
 from pyruntime.backends.toolkit.batching import BatchExecutor
@@ -121,20 +121,17 @@ def _import(settings: Settings) -> Any:
 def _read_exported(settings: Settings, version_dir: str) -> Any:
     """The exported program of a model. Raises LoadError, for other files as well."""
     path = _find_file(settings, version_dir)
-    if path.endswith(".py") or kind_of(path) != EXPORTED:
+    kind = SOURCE if path.endswith(".py") else kind_of(path)
+    if kind != EXPORTED:
+        if not os.path.isfile(os.path.join(version_dir, SOURCE)):
+            check_program(settings.name, path, kind)
         raise LoadError(
             f"model '{settings.name}': '{path}' does not tell the datatypes and shapes of its tensors, as a "
             "program of torch.export does: declare input and output in config.pbtxt"
         )
     torch = _import(settings)
     _load_libraries(torch, settings, version_dir)
-    try:
-        with quiet():
-            return torch.export.load(path)
-    except Exception as exc:
-        raise LoadError(
-            f"model '{settings.name}': '{path}' cannot be loaded as {EXPORTED}: {type(exc).__name__}: {exc}"
-        ) from exc
+    return read_exported(torch, settings.name, path)
 
 
 def _find_file(settings: Settings, version_dir: str) -> str:

@@ -15,12 +15,21 @@ import zipfile
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator, List, Optional
 
-from pyruntime.backends.pytorch.archives import AOT_INDUCTOR, EXPORTED, TORCHSCRIPT, WEIGHTS, kind_of
+from pyruntime.backends.pytorch.archives import (
+    AOT_INDUCTOR,
+    EXPORTED,
+    PICKLE,
+    SOURCE,
+    TORCHSCRIPT,
+    UNKNOWN,
+    WEIGHTS,
+    kind_of,
+)
+from pyruntime.backends.pytorch.contents import read_contents
 from pyruntime.backends.pytorch.exported import rows_max
 from pyruntime.backends.toolkit.frameworks import import_framework
 from pyruntime.utils.errors import LoadError
 
-SOURCE = "model.py"
 # Triton's name and those of the files that its backend does not have.
 FILENAMES = ["model.pt", "model.pt2", SOURCE]
 # With the runtime model.py a file of weights belongs to the module in model.py.
@@ -52,20 +61,42 @@ def load_program(torch: Any, model: str, path: str, device: Any) -> Program:
         return _load_module(torch, model, path, _find_weights(model, folder), device)
     kind = kind_of(path)
     source = os.path.join(folder, SOURCE)
-    if kind == WEIGHTS:
-        if not os.path.isfile(source):
-            raise LoadError(
-                f"model '{model}': '{path}' has weights only, so that {SOURCE} with their torch.nn.Module must be next "
-                "to it; or save the model with torch.export or torch.jit"
-            )
+    if kind in (WEIGHTS, PICKLE) and os.path.isfile(source):
         return _load_module(torch, model, source, path, device)
-    with _explained(model, path, kind), quiet():
+    check_program(model, path, kind)
+    if kind == EXPORTED:
+        return _of_exported(read_exported(torch, model, path), device)
+    with _explained(model, path, kind, torch), quiet():
         if kind == TORCHSCRIPT:
             return _of_torchscript(torch.jit.load(path, map_location=device).eval())
-        if kind == EXPORTED:
-            return _of_exported(torch.export.load(path), device)
         inductor = importlib.import_module("torch._inductor")
         return Program(AOT_INDUCTOR, inductor.aoti_load_package(path), None, None)
+
+
+def check_program(model: str, path: str, kind: str) -> None:
+    """Raise LoadError if a file of this kind is no program, and say what to do."""
+    start = f"model '{model}': '{path}'"
+    if kind == UNKNOWN:
+        raise LoadError(
+            f"{start} is no file of torch.export, torch.jit or torch.save: its end may be missing, or it is a file of "
+            "something else"
+        )
+    if kind == PICKLE:
+        raise LoadError(
+            f"{start} is a pickle of torch.save, which has objects but not the code of their classes, and would run "
+            "code when it is loaded: save the model with torch.export or torch.jit"
+        )
+    if kind == WEIGHTS:
+        raise LoadError(
+            f"{start} has weights only, so that {SOURCE} with their torch.nn.Module must be next to it; or save the "
+            "model with torch.export or torch.jit"
+        )
+
+
+def read_exported(torch: Any, model: str, path: str) -> Any:
+    """The program of torch.export in a file. Raises LoadError."""
+    with _explained(model, path, EXPORTED, torch), quiet():
+        return torch.export.load(path)
 
 
 @contextlib.contextmanager
@@ -163,10 +194,27 @@ def _set_weights(module: Any, weights: Any) -> None:
 
 
 @contextlib.contextmanager
-def _explained(model: str, path: str, kind: str) -> Iterator[None]:
+def _explained(model: str, path: str, kind: str, torch: Any = None) -> Iterator[None]:
+    """Raises LoadError for any exception. With `torch` it says which operations of the program torch does not have."""
     try:
         yield
     except LoadError:
         raise
     except Exception as exc:
+        lacking = _lacking_operations(torch, path) if torch is not None else []
+        if lacking:
+            raise LoadError(
+                f"model '{model}': '{path}' has custom operations that no library registers: {', '.join(lacking)}. "
+                "Name their libraries as op_library_filename in model_operations of config.pbtxt "
+                f"({type(exc).__name__}: {exc})"
+            ) from exc
         raise LoadError(f"model '{model}': '{path}' cannot be loaded as {kind}: {type(exc).__name__}: {exc}") from exc
+
+
+def _lacking_operations(torch: Any, path: str) -> List[str]:
+    """The custom operations of a program that torch does not know."""
+    try:
+        names = [name.split("::") for name in read_contents(path).custom]
+    except (OSError, ValueError):  # the error of torch says more
+        return []
+    return ["::".join(each) for each in names if not hasattr(getattr(torch.ops, each[0]), each[1])]

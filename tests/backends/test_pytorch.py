@@ -2,16 +2,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend of PyTorch models, as far as it needs no model: names, parameters, kinds of files, tensors."""
 
+import collections
 import io
+import pickle
 import zipfile
 
 import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
 
-from pyruntime.backends.pytorch.archives import AOT_INDUCTOR, EXPORTED, TORCHSCRIPT, WEIGHTS, kind_of, kind_of_names
+from pyruntime.backends.pytorch.archives import (
+    AOT_INDUCTOR,
+    EXPORTED,
+    PICKLE,
+    TORCHSCRIPT,
+    UNKNOWN,
+    WEIGHTS,
+    kind_of,
+    kind_of_names,
+)
 from pyruntime.backends.pytorch.naming import Arguments, Results, by_index, indices_of
-from pyruntime.backends.pytorch.options import read_options
+from pyruntime.backends.pytorch.options import Options, read_options
 from pyruntime.backends.pytorch.tensors import TorchArrays, from_model, to_model
 from pyruntime.backends.toolkit.settings import TensorSpec, read_settings
 from pyruntime.utils.errors import ConfigError
@@ -129,14 +140,27 @@ class TestFiles:
         made = io.BytesIO()
         with zipfile.ZipFile(made, "w") as archive:
             for name in names:
-                archive.writestr(name, "")
+                archive.writestr(name, pickle.dumps({}) if name.endswith("data.pkl") else "")
         (tmp_path / "file").write_bytes(made.getvalue())
         assert kind_of(str(tmp_path / "file")) == kind
 
     def test_other_files(self, tmp_path):
-        """What is no archive may have weights."""
-        (tmp_path / "file").write_bytes(b"\x80\x02")
-        assert kind_of(str(tmp_path / "file")) == WEIGHTS
+        """What is no archive may have weights, if it is a pickle at all."""
+        for content, kind in ((b"\x80\x02", WEIGHTS), (b"PK\x03\x04 cut off", UNKNOWN), (b"", UNKNOWN)):
+            (tmp_path / "file").write_bytes(content)
+            assert kind_of(str(tmp_path / "file")) == kind
+        with zipfile.ZipFile(tmp_path / "file", "w") as archive:
+            archive.writestr("document.xml", "")
+        assert kind_of(str(tmp_path / "file")) == UNKNOWN
+
+    @pytest.mark.parametrize(
+        ("pickled", "kind"), [({"weight": 1}, WEIGHTS), (collections.OrderedDict(), WEIGHTS), (Options, PICKLE)]
+    )
+    def test_pickles(self, tmp_path, pickled, kind):
+        """Weights consist of a few classes, of which other pickles have more."""
+        with zipfile.ZipFile(tmp_path / "file", "w") as archive:
+            archive.writestr("m/data.pkl", pickle.dumps(pickled, protocol=2))
+        assert kind_of(str(tmp_path / "file")) == kind
 
 
 class TestTensors:

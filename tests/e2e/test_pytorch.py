@@ -7,8 +7,9 @@ import shutil
 import subprocess
 import sys
 import warnings
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -274,12 +275,18 @@ def test_what_cannot_be_loaded(serve, model):
     """The message says what is missing and what to do."""
     torch.jit.script(AddSub()).save(model("bare", None, None) / "1" / "model.pt")
     (model("broken", None, None) / "1" / "model.pt2").write_bytes(b"no archive")
+    torch.save(AddSub(), model("module", None, None) / "1" / "model.pt")
+    torch.save(AddSub(), model("configured", None, add_sub_config("a", "b")) / "1" / "model.pt")
+    torch.save({"weight": torch.ones(3)}, model("state", None, None) / "1" / "model.pt")
     threads = 'parameters { key: "NUM_THREADS" value { string_value: "0" } }\n'
     torch.jit.script(AddSub()).save(model("threads", None, add_sub_config("a", "b") + threads) / "1" / "model.pt")
     model("nothing", None, add_sub_config("a", "b"))
     found = reasons(serve(*LENIENT))
     assert "does not tell the datatypes and shapes of its tensors" in found["bare"]
-    assert "does not tell the datatypes" in found["broken"]
+    assert "is no file of torch.export, torch.jit or torch.save: its end may be missing" in found["broken"]
+    for name in ("module", "configured"):
+        assert "is a pickle of torch.save, which has objects but not the code of their classes" in found[name]
+    assert "has weights only, so that model.py with their torch.nn.Module must be next to it" in found["state"]
     assert "has the parameter NUM_THREADS '0', which must be at least 1" in found["threads"]
     assert "its version folder needs model.pt or model.pt2 or model.py" in found["nothing"]
 
@@ -320,3 +327,37 @@ class TestCustomOperations(CustomOperations):
             return folder
 
         return write
+
+    def test_programs_without_their_library(self, serve, model, compile_op):
+        """The message names the operations of TorchScript and of an exported program, and model_operations."""
+        with exporting(compile_op(2)) as folder:
+            for name, file, config in (("script", "model.pt", self.CONFIG), ("exported", "model.pt2", None)):
+                shutil.copy(folder / file, model(name, None, config) / "1" / file)
+            found = reasons(serve(*LENIENT))
+        for name in ("script", "exported"):
+            assert "has custom operations that no library registers: test::scale. Name their libraries" in found[name]
+
+
+EXPORTING = """
+import sys, torch
+
+torch.ops.load_library(sys.argv[1])
+
+class Scaling(torch.nn.Module):
+    def forward(self, x):
+        return torch.ops.test.scale(x)
+
+torch.jit.script(Scaling()).save(sys.argv[2] + "/model.pt")
+torch.export.save(torch.export.export(Scaling(), (torch.ones(2, 3),)), sys.argv[2] + "/model.pt2")
+"""
+
+
+@contextmanager
+def exporting(library):
+    """A folder with models that execute test::scale. Another process makes them: libraries are never unloaded."""
+    with TemporaryDirectory() as folder:
+        # TorchScript reads the code of a class from its file.
+        script = Path(folder, "export.py")
+        script.write_text(EXPORTING)
+        subprocess.run([sys.executable, "-W", "ignore", str(script), str(library), folder], check=True)
+        yield Path(folder)

@@ -92,13 +92,13 @@ def load_predictor(settings: Settings, path: str, threads: int) -> Predictor:
 
 
 def _xgboost(settings: Settings, path: str, threads: int) -> Predictor:
-    xgboost = import_framework("xgboost", "xgboost", "", settings.name)
+    xgboost = import_framework("xgboost", "xgboost-cpu", "xgboost", settings.name)
     booster = xgboost.Booster({"nthread": threads}, model_file=path)
     return Predictor(booster.num_features(), booster.inplace_predict)
 
 
 def _lightgbm(settings: Settings, path: str, threads: int) -> Predictor:
-    lightgbm = import_framework("lightgbm", "lightgbm", "", settings.name)
+    lightgbm = import_framework("lightgbm", "lightgbm", "lightgbm", settings.name)
     booster = lightgbm.Booster(model_file=path)
     return Predictor(booster.num_feature(), lambda rows: booster.predict(rows, num_threads=threads))
 

@@ -40,12 +40,21 @@ class Sampler:
             seen = torch.tensor(sorted({*self._prompt, *tokens}), device=logits.device)
             values, penalty = logits[seen], wanted.repetition_penalty
             logits = logits.index_copy(0, seen, torch.where(values > 0, values / penalty, values * penalty))
+        if tokens and (wanted.presence_penalty or wanted.frequency_penalty):
+            made, counts = torch.tensor(list(tokens), device=logits.device).unique(return_counts=True)
+            logits = logits.index_add(
+                0, made, -wanted.presence_penalty - wanted.frequency_penalty * counts.to(logits.dtype)
+            )
         if wanted.temperature == 0:
             return int(logits.argmax())
         logits = logits / wanted.temperature
         if 0 < wanted.top_k < len(logits):
             logits = logits.masked_fill(logits < logits.topk(wanted.top_k).values[-1], -torch.inf)
         probabilities = logits.softmax(-1)
+        if wanted.min_p > 0:
+            # Probabilities need no sum of 1 for what follows, but top_p is a part of it.
+            probabilities = probabilities.masked_fill(probabilities < wanted.min_p * probabilities.max(), 0)
+            probabilities = probabilities / probabilities.sum()
         if wanted.top_p < 1:
             ordered, order = probabilities.sort(descending=True)
             # The tokens after those whose sum reaches top_p; never the first one.

@@ -26,7 +26,10 @@ class SamplingParameters:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -46,6 +49,9 @@ class SamplingParameters:
             "temperature": (0 <= self.temperature < float("inf"), "0 or more"),
             "top_k": (self.top_k >= -1, "the number of tokens to choose from, or 0 for all"),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
+            "min_p": (0 <= self.min_p <= 1, "from 0 to 1"),
+            "presence_penalty": (-2 <= self.presence_penalty <= 2, "from -2 to 2"),
+            "frequency_penalty": (-2 <= self.frequency_penalty <= 2, "from -2 to 2"),
             "repetition_penalty": (0 < self.repetition_penalty < float("inf"), "above 0"),
             "seed": (self.seed is None or 0 <= self.seed < 1 << 63, "from 0 to 2**63 - 1"),
             "logprobs": (self.logprobs is None or 0 <= self.logprobs <= LOGPROBS_MAX, f"from 0 to {LOGPROBS_MAX}"),

@@ -41,6 +41,9 @@ class TestSampling:
             ({"top_p": 0}, "'top_p' is 0, expected above 0 and at most 1"),
             ({"top_k": -2}, "'top_k' is -2, expected the number of tokens"),
             ({"repetition_penalty": 0}, "'repetition_penalty' is 0, expected above 0"),
+            ({"min_p": 2}, "'min_p' is 2, expected from 0 to 1"),
+            ({"presence_penalty": 3}, "'presence_penalty' is 3, expected from -2 to 2"),
+            ({"frequency_penalty": -3}, "'frequency_penalty' is -3, expected from -2 to 2"),
             ({"seed": -1}, "'seed' is -1, expected from 0 to"),
             ({"logprobs": 21}, "'logprobs' is 21, expected from 0 to 20"),
             ({"n": 2}, "'n' is 2, expected 1: send a request for each completion"),
@@ -50,7 +53,7 @@ class TestSampling:
             ({"max_tokens": True}, "'max_tokens' is True, expected int"),
             ({"ignore_eos": 1}, "'ignore_eos' is 1, expected bool"),
             ({"max_tokens": "x"}, "'max_tokens' is 'x', expected int"),
-            ({"lora_name": "x"}, "unknown sampling parameter 'lora_name', known are: ignore_eos, "),
+            ({"lora_name": "x"}, "unknown sampling parameter 'lora_name', known are: frequency_penalty, "),
         ],
     )
     def test_wrong_values(self, given, message):

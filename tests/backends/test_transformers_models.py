@@ -145,6 +145,22 @@ class TestSampler:
         assert self.chosen([1], temperature=0, repetition_penalty=2.0) == {2}
         assert self.chosen([1], [2], temperature=0, repetition_penalty=4.0) == {3}
 
+    def test_min_p(self):
+        """Tokens are left out that are less likely than a part of the most likely one; top_p counts among the rest."""
+        assert self.chosen(min_p=0.2) == {1, 2}
+        assert self.chosen(min_p=1) == {1}
+        # 0.73 of the rest, where token 1 has 0.64 of all.
+        assert self.chosen(top_p=0.7) == {1, 2}
+        assert self.chosen(top_p=0.7, min_p=0.2) == {1}
+
+    def test_penalties_of_the_text(self):
+        """Tokens of the text, and not of the prompt, become less likely: once, or by each occurrence."""
+        assert self.chosen([1], presence_penalty=2, temperature=0) == {1}
+        assert self.chosen((), [1], presence_penalty=2, temperature=0) == {2}
+        assert self.chosen((), [1], frequency_penalty=0.9, temperature=0) == {1}
+        assert self.chosen((), [1, 1], frequency_penalty=0.9, temperature=0) == {2}
+        assert self.chosen((), [0] * 2, frequency_penalty=-2, temperature=0) == {0}
+
     def test_logprobs(self):
         """The chosen token is there with its rank, whether it is likely or not."""
         sampler = Sampler(torch, SamplingParameters(logprobs=2), [], "cpu")

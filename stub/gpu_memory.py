@@ -40,7 +40,7 @@ from pyruntime.utils.addresses import address, split
 from pyruntime.utils.arena import slot_bytes
 from pyruntime.utils.errors import LocalError
 from pyruntime.utils.gpu.chunks import ChunkArena
-from pyruntime.utils.gpu.driver import GpuError, GpuHandleError, gpu_error
+from pyruntime.utils.gpu.driver import ALIGNED_BYTES, GpuError, GpuHandleError, gpu_error
 from pyruntime.utils.messages import CLOSED_GPU, FETCH_GPU, LEASE_GPU, RETURN_GPU, MapGpu
 
 if TYPE_CHECKING:
@@ -327,15 +327,16 @@ class GpuMemory:
         return slot.place
 
     def _in_reserve(self, contents: GpuContents) -> Optional[OnGpu]:
-        """The place of contents in a reserve, None if they are in none. Raises GpuError and TritonModelException.
+        """The place of contents in a reserve, None if they are in none or not aligned.
 
-        Their owner is kept until nobody reads them, so that the framework does not use their memory for others.
+        Raises GpuError and TritonModelException. Their owner is kept until nobody reads them, so that the framework
+        does not use their memory for others.
         """
         if not self._reserves or contents.place is not None:
             return None
         for reserve in self._reserves:
             offset = contents.pointer - reserve.pointer
-            if 0 <= offset <= reserve.size - contents.nbytes:
+            if 0 <= offset <= reserve.size - contents.nbytes and not offset % ALIGNED_BYTES:
                 contents.settle()  # any stream may write to them
                 self.written(reserve.gpu)
                 place = reserve.place._replace(address=reserve.place.address + offset)

@@ -33,6 +33,7 @@ from pyruntime.runtime.requests.types import (
 from pyruntime.utils.addresses import address, split
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import Code, InferenceError, OutOfMemoryError
+from pyruntime.utils.gpu.driver import ALIGNED_BYTES
 from pyruntime.utils.request_codec import MEMORY_GPU, OutputPlaceRef, TensorRef
 
 
@@ -83,10 +84,9 @@ class GpuUse:
         """Leave inputs on the GPU which the model reads there. Returns the others."""
         others, reads = [], reads_of(model.on_gpus)
         for tensor, contents in self._inputs:
-            memory, element = contents.memory, BY_NAME[tensor.datatype].size if tensor.datatype in BY_NAME else 0
-            # A kernel fails on elements that are not aligned, and so would all that the process does afterwards.
+            memory, has_size = contents.memory, tensor.datatype in BY_NAME and BY_NAME[tensor.datatype].size
             is_read_there = memory.device_id == reads.get(tensor.name)
-            if is_read_there and contents.size and element and not contents.offset % element:
+            if is_read_there and contents.size and has_size and not contents.offset % ALIGNED_BYTES:
                 region = memory.for_stubs()
                 tensor.offset, tensor.gpu = address(region.number, contents.offset), OnGpu(region, contents.size)
                 request.slots.append(Reading([region, memory]))

@@ -357,17 +357,17 @@ def test_ensembles(server, region, name, count):
 def test_memory_of_a_client(server, machine, region, protocol, count):
     """Inputs in the memory of a client arrive on the GPU, and outputs land there."""
     array = np.arange(count)
-    one, two = region(protocol, array.nbytes + 8), region(protocol, array.nbytes + 16)
-    one.put(array, 8)
+    one, two = region(protocol, array.nbytes + 16), region(protocol, array.nbytes + 24)
+    one.put(array, 16)
     two.put(np.full(two.size, 9, np.uint8))
-    inputs, outputs = [on_gpu(protocol, array, one, 8)], [to_gpu(protocol, two, array.nbytes, 8)]
+    inputs, outputs = [on_gpu(protocol, array, one, 16)], [to_gpu(protocol, two, array.nbytes, 16)]
     for name, factor, was_cpu in (("treble", 3, False), ("from_main_memory", 3, True)):
         result = infer(server, protocol, name, inputs, outputs)
         assert told(result)["was_cpu"] is was_cpu
-        assert_array_equal(two.get(array, 8), array * factor)
-        assert (two.get(np.empty(8, np.uint8)) == 9).all()
-        assert (two.get(np.empty(8, np.uint8), 8 + array.nbytes) == 9).all()
-    assert_array_equal(one.get(array, 8), array)
+        assert_array_equal(two.get(array, 16), array * factor)
+        assert (two.get(np.empty(16, np.uint8)) == 9).all()
+        assert (two.get(np.empty(8, np.uint8), 16 + array.nbytes) == 9).all()
+    assert_array_equal(one.get(array, 16), array)
 
 
 @pytest.mark.parametrize(
@@ -389,6 +389,17 @@ def test_no_main_memory(server, machine, region, name, id, factor):
         with machine.without_main_memory():
             client.infer(name, inputs, outputs=outputs, request_id=id)
     assert_array_equal(two.get(array), array * factor)
+
+
+@BOTH
+def test_memory_of_a_client_that_is_not_aligned(server, region, protocol):
+    """Such an input is copied: frameworks may not read it there."""
+    array = np.arange(1000)
+    one = region(protocol, array.nbytes + 8)
+    one.put(array, 8)
+    result = infer(server, protocol, "treble", [on_gpu(protocol, array, one, 8)])
+    assert_array_equal(result.as_numpy("OUT"), array * 3)
+    assert told(result)["was_cpu"] is True
 
 
 @BOTH

@@ -524,9 +524,9 @@ def test_tensors_in_a_reserve_are_held(broker, reserve):
     assert broker.told == []
 
 
-@pytest.mark.parametrize("offset", [-1, CHUNK - 4, CHUNK])
+@pytest.mark.parametrize("offset", [-1, 8, CHUNK - 4, CHUNK])
 def test_tensors_that_are_not_all_in_a_reserve(broker, reserve, monkeypatch, offset):
-    """They are copied, as any other."""
+    """They are copied, as any other, and so are those that begin where not all kernels can read."""
     contents = reserve(offset, b"hello")
     copied = []
     monkeypatch.setattr(gpu_of(0), "copy", lambda *arguments: copied.append(arguments))

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 # The size of a CUipcMemHandle and of a CUipcEventHandle.
 HANDLE_BYTES = 64
+# Tensors that processes share begin at a multiple of this, in bytes: a kernel whose loads are wider than its memory is
+# aligned fails, and with it all that the process does afterwards. The widest loads of most kernels have 16 bytes, and
+# XLA asks for as much of its inputs. What CUDA allocates is aligned to 256.
+ALIGNED_BYTES = 16
 
 
 class GpuProperties(NamedTuple):

@@ -166,7 +166,7 @@ def test_inputs_that_stay(model):
     memory, model.on_gpus = Memory(bytes(100)), FixedPlaces({"A": 1, "B": 1}, {})
     inputs = [
         InputTensor(name, datatype, [count], b"", gpu=GpuContents(memory, offset, size))
-        for name, datatype, count, offset, size in (("A", "FP32", 2, 8, 8), ("B", "UINT8", 3, 1, 3))
+        for name, datatype, count, offset, size in (("A", "FP32", 2, 32, 8), ("B", "UINT8", 3, 16, 3))
     ]
     request = InferRequest("m", inputs=inputs, uses_gpu=True)
 
@@ -179,8 +179,8 @@ def test_inputs_that_stay(model):
         use.refer(job)
         number = memory.region.number
         assert job.tensors == [
-            ("A", "FP32", [2], address(number, 8), 8, MEMORY_GPU, 1),
-            ("B", "UINT8", [3], address(number, 1), 3, MEMORY_GPU, 1),
+            ("A", "FP32", [2], address(number, 32), 8, MEMORY_GPU, 1),
+            ("B", "UINT8", [3], address(number, 16), 3, MEMORY_GPU, 1),
         ]
         assert list(job.regions) == [memory.region]
         use.end()
@@ -198,10 +198,19 @@ def test_inputs_that_stay(model):
         ({"B": 1}, "FP32", 0, 8),
         ({"A": 0}, "FP32", 0, 8),
         ({"A": 1}, "FP32", 2, 8),
+        ({"A": 1}, "FP32", 8, 8),
         ({"A": 1}, "BYTES", 0, 8),
         ({"A": 1}, "FP32", 0, 0),
     ],
-    ids=["another model", "another input", "another GPU", "not aligned", "strings", "no elements"],
+    ids=[
+        "another model",
+        "another input",
+        "another GPU",
+        "not aligned",
+        "aligned to elements",
+        "strings",
+        "no elements",
+    ],
 )
 def test_inputs_that_do_not_stay(model, reads, datatype, offset, size):
     """Inputs are in main memory that the model does not read on that GPU, or that no kernel can read."""

@@ -6,6 +6,9 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+# The names of the files in which CUDA keeps events that processes share.
+_OF_CUDA = "/dev/shm/cuda.shm."
+
 
 @dataclass(frozen=True)
 class Process:
@@ -51,7 +54,10 @@ def descendants(pid: int) -> list[Process]:
 
 
 def named_shared_memory(pid: int) -> list[str]:
-    """The files of /dev/shm that a process holds and that still have a name, so that they could be left behind."""
+    """The files of /dev/shm that a process holds and that still have a name, so that they could be left behind.
+
+    Without those of CUDA's own, in which it keeps the state of events between processes.
+    """
     names = set()
     try:
         for entry in Path(f"/proc/{pid}/fd").iterdir():
@@ -59,4 +65,8 @@ def named_shared_memory(pid: int) -> list[str]:
         names.update(line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
     except OSError:
         pass  # it has just gone
-    return sorted(name for name in names if name.startswith("/dev/shm/") and not name.endswith(" (deleted)"))
+    return sorted(
+        name
+        for name in names
+        if name.startswith("/dev/shm/") and not name.startswith(_OF_CUDA) and not name.endswith(" (deleted)")
+    )

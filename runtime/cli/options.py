@@ -77,7 +77,7 @@ _ONE_LOOP = "one event loop serves every connection"
 _FLOW = "a model waits while the client of a stream does not take its responses"
 _SAGEMAKER = "pyruntime has no SageMaker endpoint"
 _VERTEX = "pyruntime has no Vertex AI endpoint"
-_DEVICE = "the server itself holds no GPU memory; models do, in their own processes"
+_GROWS = "no state of a sequence grows in place on a GPU"
 
 SERVER = Group(
     "Server",
@@ -270,7 +270,7 @@ RESOURCES = Group(
             "",
             "<device>:<bytes> for tensors there, and for C++ backends in each process; 67108864 at first, 0: none.",
         ),
-        _no_op("cuda-virtual-address-size", REPEATABLE, "", "<device>:<bytes> of address space.", _DEVICE),
+        _no_op("cuda-virtual-address-size", REPEATABLE, "", "<device>:<bytes> for a state that grows.", _GROWS),
         _works(
             "min-supported-compute-capability",
             FLOAT,

@@ -183,7 +183,7 @@ class Job:
         """The client's timeout for the queue, in seconds; 0 for none."""
         return self.options.timeout_us / 1e6
 
-    def begin_sequence(self, sequence_id: int) -> None:
+    def begin_sequence(self, sequence_id: int | str) -> None:
         """Make it the first request of a sequence."""
         options = self.options
         self.options = options._replace(correlation_id=sequence_id, flags=options.flags | SEQUENCE_START)

@@ -7,10 +7,16 @@ Padding has control inputs too: not READY, neither START nor END, and no correla
 
 from __future__ import annotations
 
+from itertools import count
+
 from pyruntime.runtime.config.spec import ControlSpec, ModelSpec
 from pyruntime.runtime.requests.types import InputTensor
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import Code, InferenceError
+
+# Where the ids begin that the server gives to sequences, by the datatype of the input for them: in the upper half
+# of its positive numbers, because clients number their sequences from 1. All of the half is used, and then again.
+_OWN_IDS_FROM = {"INT32": 1 << 30, "UINT32": 1 << 31, "INT64": 1 << 62, "UINT64": 1 << 63}
 
 
 class Controls:
@@ -21,6 +27,16 @@ class Controls:
         self._controls = batching.controls if batching is not None else ()
         self._shape = [1, 1] if spec.max_batch_size > 0 else [1]
         self.names = frozenset(control.name for control in self._controls)
+        correlated = [control for control in self._controls if control.kind == "CORRID"]
+        self._id_datatype = correlated[0].datatype if correlated else "UINT64"
+        self._own_ids_from = _OWN_IDS_FROM.get(self._id_datatype, _OWN_IDS_FROM["UINT64"])
+        self._numbers = count()
+
+    def own_id(self) -> int | str:
+        """The next id of a sequence to which the server gives one."""
+        first = self._own_ids_from
+        id = first + next(self._numbers) % first
+        return str(id) if self._id_datatype == "BYTES" else id
 
     def tensors(self, sequence_id: int | str, start: bool, end: bool, ready: bool = True) -> list[InputTensor]:
         """The inputs of one request. Raises InferenceError if the id is a string and the model's input a number."""

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from itertools import count
 from math import inf, prod
 from typing import Protocol
 
@@ -33,10 +32,6 @@ from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions, TensorRef
 
 _LOG = logging.getLogger("pyruntime.scheduling")
-
-# A request without correlation id that its model reschedules becomes a sequence of its own. Its id is from the upper
-# half of the range, because clients number their sequences from 1.
-_OWN_SEQUENCE_IDS_FROM = 1 << 63
 
 _EXPIRED = "timeout of the corresponding sequence has been expired"
 
@@ -69,7 +64,6 @@ class SequenceScheduler(JobScheduler):
         self._controls = Controls(spec)
         self._states = batching.states
         self._memory = memory
-        self._own_ids = count(_OWN_SEQUENCE_IDS_FROM)
         # All instances with slots: those that serve, and those that leave, with what tells that one has left.
         self._seated: Sequence[Executor] = ()
         self._leaving: dict[Executor, asyncio.Event] = {}
@@ -113,7 +107,7 @@ class SequenceScheduler(JobScheduler):
         """See JobScheduler. Raises InferenceError for a request without a sequence, or of one that has not begun."""
         is_single = self._spec.iterative_sequence and not job.sequence_id
         if is_single:
-            job.begin_sequence(next(self._own_ids))
+            job.begin_sequence(self._controls.own_id())
         if self._sequences.check(job):
             _LOG.warning(
                 "sequence %s for model '%s' has a conflict. The previous sequence did not end before this sequence "

@@ -74,6 +74,31 @@ def test_no_number():
     assert caught.value.code is Code.INVALID_ARG
 
 
+@pytest.mark.parametrize(
+    ("data_type", "first", "last"),
+    [
+        ("TYPE_INT32", 1 << 30, (1 << 31) - 1),
+        ("TYPE_UINT32", 1 << 31, (1 << 32) - 1),
+        ("TYPE_INT64", 1 << 62, (1 << 63) - 1),
+        ("TYPE_UINT64", 1 << 63, (1 << 64) - 1),
+    ],
+)
+def test_own_ids(monkeypatch, data_type, first, last):
+    """The ids of the server's own sequences are positive numbers of the input's datatype, and far from 1."""
+    controls = corrid(data_type)
+    assert [controls.own_id(), controls.own_id()] == [first, first + 1]
+    size = 8 if "64" in data_type else 4
+    assert contents(controls, controls.own_id(), True, False) == {"I": (first + 2).to_bytes(size, "little")}
+    monkeypatch.setattr(controls, "_numbers", iter([last - first, last - first + 1]))
+    assert [controls.own_id(), controls.own_id()] == [last, first]
+
+
+def test_own_ids_without_numbers():
+    """They are texts for a model that wants texts, and numbers for one that has no input for them."""
+    assert corrid("TYPE_STRING").own_id() == str(1 << 63)
+    assert controls_of(FLAGS).own_id() == 1 << 63
+
+
 def test_names():
     """The names of the inputs; there may be none."""
     assert controls_of(FLAGS).names == {"S", "R", "E"}

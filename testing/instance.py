@@ -204,6 +204,7 @@ class Instance:
         exchange = Exchange(request, self._explain, self.timeout_s)
         try:
             checked = check()
+            self._controls.check(checked.id, checked.sequence_id)
             checked.inputs += initial_states(self.spec, {each.name for each in checked.inputs})
             checked.inputs += self._controls.tensors(checked.sequence_id, checked.sequence_start, checked.sequence_end)
         except InferenceError as exc:

@@ -108,6 +108,8 @@ class SequenceScheduler(JobScheduler):
         is_single = self._spec.iterative_sequence and not job.sequence_id
         if is_single:
             job.begin_sequence(self._controls.own_id())
+        if self._controls.names:
+            self._controls.check(job.id, job.sequence_id)
         if self._sequences.check(job):
             _LOG.warning(
                 "sequence %s for model '%s' has a conflict. The previous sequence did not end before this sequence "

@@ -195,19 +195,29 @@ class TestSequence:
             400,
             f"{prefix} batch-size 1 due to requirements of sequence batcher",
         )
-        assert refusal(server, name, "four", 1) == (
+        assert refusal(server, name, 4, 1) == (
             400,
-            f"inference request for sequence four to model '{name}' {START_MISSING}",
+            f"inference request for sequence 4 to model '{name}' {START_MISSING}",
+        )
+        assert refusal(server, "named", "four", 1) == (
+            400,
+            f"inference request for sequence four to model 'named' {START_MISSING}",
         )
 
     def test_name(self, server):
-        """A sequence may have a name instead of a number, but not where the model wants a number."""
+        """A sequence may have a name instead of a number, where the model wants a name, and only there."""
         assert send(server, "named", "five", 5, start=True) == 5
         parameters = told(server, "named", "five", 6, end=True)
         assert json.loads(parameters["seen"])[-1][2]["ID"] == [["five"]]
         assert refusal(server, "direct", "five", 1, sequence_start=True) == (
             400,
-            "correlation ID in request is not an unsigned int",
+            "[request id: <id_unknown>] sequence batching control 'ID' data-type is 'BYTES', but model 'direct' "
+            "expects 'UINT64'",
+        )
+        assert refusal(server, "named", 5, 1, sequence_start=True) == (
+            400,
+            "[request id: <id_unknown>] sequence batching control 'ID' data-type is 'UINT64', but model 'named' "
+            "expects 'BYTES'",
         )
 
 

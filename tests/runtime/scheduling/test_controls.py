@@ -57,7 +57,6 @@ def test_shape(max_batch_size, shape):
         ("TYPE_UINT32", (1 << 32) + 7, b"\x07\0\0\0"),
         ("TYPE_INT32", 7, b"\x07\0\0\0"),
         ("TYPE_STRING", "äb", b"\x03\0\0\0\xc3\xa4b"),
-        ("TYPE_STRING", 17, b"\x02\0\0\x0017"),
         ("TYPE_STRING", 0, bytes(4)),
     ],
 )
@@ -66,12 +65,34 @@ def test_correlation_id(data_type, id, data):
     assert contents(corrid(data_type), id, True, False) == {"I": data}
 
 
-def test_no_number():
-    """A string is no number."""
+@pytest.mark.parametrize(
+    ("data_type", "id", "found", "wanted"),
+    [
+        ("TYPE_UINT64", "5", "BYTES", "UINT64"),
+        ("TYPE_INT32", "a", "BYTES", "INT32"),
+        ("TYPE_STRING", 5, "UINT64", "BYTES"),
+    ],
+)
+def test_id_of_the_wrong_kind(data_type, id, found, wanted):
+    """A text is no number, and a number no text."""
     with pytest.raises(InferenceError) as caught:
-        corrid("TYPE_UINT64").tensors("a", True, False)
-    assert caught.value.message == "correlation ID in request is not an unsigned int"
+        corrid(data_type).check("r", id)
+    assert caught.value.message == (
+        f"[request id: r] sequence batching control 'I' data-type is '{found}', but model 'm' expects '{wanted}'"
+    )
     assert caught.value.code is Code.INVALID_ARG
+
+
+@pytest.mark.parametrize(("data_type", "id"), [("TYPE_UINT64", 5), ("TYPE_STRING", "5"), ("TYPE_STRING", 0)])
+def test_id_of_the_right_kind(data_type, id):
+    """The others are accepted, and whether there is an id is looked at elsewhere."""
+    corrid(data_type).check("r", id)
+
+
+def test_id_without_input():
+    """A model without an input for ids takes both kinds."""
+    for id in (5, "5"):
+        controls_of(FLAGS).check("r", id)
 
 
 @pytest.mark.parametrize(

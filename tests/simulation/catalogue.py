@@ -125,7 +125,7 @@ def cached(draw):
 
 def streamed(draw):
     """Decoupled, and its streams are cached."""
-    parameter = "parameters { key: 'RESPONSE_CACHE_STREAMS' value { string_value: 'true' } }"
+    parameter = "parameters { key: 'CACHE_STREAMS' value { string_value: 'true' } }"
     return f"{decoupled(draw)} response_cache {{ enable: true }} {parameter}"
 
 

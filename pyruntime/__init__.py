@@ -18,7 +18,8 @@ def torch_allocator(byte_size: int) -> Any:
     It takes `byte_size` bytes of the GPU until the process ends. What does not fit there torch has from the driver, and
     is copied.
 
-    Raises TritonModelException outside a model, in an instance that is on no GPU, and if torch cannot use one.
+    Raises TritonModelException outside a model, in an instance that is on no GPU, if torch cannot use one, and on a GPU
+    beyond the 64 first ones of the process.
     """
     from pyruntime.stub.torch_allocator import torch_allocator
 

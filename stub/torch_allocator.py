@@ -49,14 +49,18 @@ def torch_allocator(byte_size: int) -> Any:
 
 
 def _provide(memory: GpuMemory, gpu: int, byte_size: int) -> None:
-    """Give torch this much memory of a GPU. Without room it has none but the driver's. Raises GpuError."""
+    """Give torch this much memory of a GPU. Without room it has none but the driver's.
+
+    Raises GpuError, and TritonModelException if the library cannot note it.
+    """
     library = _library()
     functions = gpu_of(gpu).native()
     _functions.append(functions)
-    library.torch_allocator_use(gpu, ctypes.byref(functions))
+    if library.torch_allocator_use(gpu, ctypes.byref(functions)):
+        raise TritonModelException(f"GPU {gpu} of this process is one too many: torch cannot have memory of it")
     reserve = memory.reserve(gpu, byte_size, library.torch_allocator_lacked)
-    if reserve is not None:
-        library.torch_allocator_add(gpu, *reserve)
+    if reserve is not None and library.torch_allocator_add(gpu, *reserve):
+        raise TritonModelException(f"torch cannot have memory of GPU {gpu}: no main memory is left to note it")
 
 
 @lru_cache(maxsize=None)

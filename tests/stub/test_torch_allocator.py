@@ -184,7 +184,7 @@ def torch(monkeypatch):
 @pytest.fixture
 def on_gpu(monkeypatch, allocator):
     """A model on GPU 1 of its process: `reserves` has what it asks for, and `found` what it gets."""
-    model = SimpleNamespace(reserves=[], found=(1 << 20, 2 * BLOCK))
+    model = SimpleNamespace(gpu=1, reserves=[], found=(1 << 20, 2 * BLOCK))
 
     def reserve(gpu, size, lacked):
         model.reserves.append((gpu, size))
@@ -193,7 +193,7 @@ def on_gpu(monkeypatch, allocator):
 
     class OnGpu(Host):
         def gpu_memory(self):
-            return 1, SimpleNamespace(reserve=reserve)
+            return model.gpu, SimpleNamespace(reserve=reserve)
 
     functions = NativeFunctions()
     monkeypatch.setattr(torch_allocator, "gpu_of", lambda number: SimpleNamespace(native=lambda: functions))
@@ -219,6 +219,24 @@ def test_nothing_can_be_leased(on_gpu, torch, allocator):
     assert pyruntime.torch_allocator(2 * BLOCK) == (LIBRARY, MALLOC, FREE)
     allocator.use(1)
     assert allocator.allocate(BLOCK, 1) == 1 << 40
+
+
+def test_a_gpu_that_the_library_has_no_room_for(on_gpu, torch):
+    """A sentence says so, and nothing is leased."""
+    on_gpu.gpu = 64
+    with pytest.raises(TritonModelException, match="GPU 64 of this process is one too many"):
+        pyruntime.torch_allocator(BLOCK)
+    assert on_gpu.reserves == []
+
+
+def test_no_main_memory_for_the_library(on_gpu, torch, monkeypatch):
+    """The model is told that torch does not have what was leased."""
+    library = SimpleNamespace(
+        torch_allocator_use=lambda *_: 0, torch_allocator_add=lambda *_: -1, torch_allocator_lacked=None
+    )
+    monkeypatch.setattr(torch_allocator, "_library", lambda: library)
+    with pytest.raises(TritonModelException, match="no main memory is left"):
+        pyruntime.torch_allocator(BLOCK)
 
 
 def test_outside_a_model(monkeypatch, torch):

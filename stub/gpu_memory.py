@@ -228,14 +228,15 @@ class GpuMemory:
 
         A framework that allocates there cannot go on: it has tensors there, and would put others in their place.
         """
-        if self._is_reserved(number):
-            _end_process()
         with self._lock:
+            is_reserved = self._is_reserved(number)
             announced = self._announced.pop(number, None)
             self._leases.pop(number, None)
             chunk = self._chunks.pop(number, None)
             if self._asking and announced is None and chunk is None:
                 self._gone.add(number)
+        if is_reserved:
+            _end_process()
         if chunk is not None:
             chunk.close()
         self._tell(CLOSED_GPU, [number])
@@ -273,10 +274,10 @@ class GpuMemory:
         if found is None:
             return None
         place, pointer = found
-        self._reserves.append(_Reserve(place, gpu, pointer, size))
-        if split(place.address)[0] not in self._leases:  # it was lost just now, which has not ended the process
-            self._reserves.pop()
-            return None
+        with self._lock:
+            if split(place.address)[0] not in self._leases:  # it was lost just now, which has not ended the process
+                return None
+            self._reserves.append(_Reserve(place, gpu, pointer, size))
         self._lacked = lacked
         return pointer, size
 

@@ -564,19 +564,66 @@ def test_chunks_beside_a_reserve(broker):
     assert broker.told == []
 
 
-def test_a_reserve_that_is_lost(broker, reserve, monkeypatch):
-    """The process ends, before the memory is closed: the framework has tensors there."""
+class Ended(Exception):
+    """The process would have ended."""
 
-    class Ended(Exception):
-        pass
+
+@pytest.fixture
+def ends(monkeypatch):
+    """The end of the process is an exception."""
 
     def end():
         raise Ended
 
     monkeypatch.setattr(gpu_memory, "_end_process", end)
+
+
+def test_a_reserve_that_is_lost(broker, reserve, ends):
+    """The process ends, before the memory is closed: the framework has tensors there."""
     with pytest.raises(Ended):
         broker.memory.unmap(10)
     broker.memory.place(reserve(0, b"hello"))
+
+
+class Preceded:
+    """A lock that has something done before it is next taken."""
+
+    def __init__(self, lock, act):
+        self.lock = lock
+        self.act = act
+
+    def __enter__(self):
+        act, self.act = self.act, lambda: None
+        act()
+        return self.lock.__enter__()
+
+    def __exit__(self, *details):
+        return self.lock.__exit__(*details)
+
+
+def test_a_reserve_that_is_made_while_it_is_lost(broker, ends):
+    """A framework that has been given the memory never works on without it."""
+    broker.memory.place(on_gpu(b"hello"))
+    reserves = []
+    lock = broker.memory._lock
+    broker.memory._lock = Preceded(lock, lambda: reserves.append(broker.memory.reserve(0, 1024, lambda: 0)))
+    with pytest.raises(Ended):
+        broker.memory.unmap(10)
+    (made,) = reserves
+    assert made is not None
+
+
+def test_a_reserve_that_is_lost_before_it_is_made(broker, ends, monkeypatch):
+    """The framework is not given the memory, so that the process need not end."""
+    allocate = broker.memory.allocate
+
+    def lose(gpu, size):
+        found = allocate(gpu, size)
+        broker.memory.unmap(10)
+        return found
+
+    monkeypatch.setattr(broker.memory, "allocate", lose)
+    assert broker.memory.reserve(0, CHUNK, lambda: 0) is None
 
 
 def test_a_reserve_that_is_full(broker, monkeypatch):

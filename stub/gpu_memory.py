@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from contextlib import suppress
 from typing import (
     TYPE_CHECKING,
     Any,
     Callable,
-    Deque,
     Dict,
     Iterable,
     List,
@@ -32,6 +30,7 @@ from typing import (
     Tuple,
 )
 
+from pyruntime.stub.freeing_lock import FreeingLock
 from pyruntime.stub.gpus import gpu_of, ordinal_of
 from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.pb_utils.errors import TritonModelException
@@ -148,7 +147,7 @@ class GpuMemory:
         self._ask = ask
         self._tell = tell
         self._lend = lend
-        self._lock = threading.Lock()
+        self._lock: FreeingLock[int] = FreeingLock(self.free)
         self._announced: Dict[int, MapGpu] = {}
         self._chunks: Dict[int, Chunk] = {}
         self._leases: Dict[int, _Lease] = {}
@@ -164,8 +163,6 @@ class GpuMemory:
         self._lacked = _nothing
         # The owners of tensors that others read, by the address.
         self._held: Dict[int, List[object]] = {}
-        # What destructors have taken back and nobody has freed yet.
-        self._taken_back: Deque[int] = deque()
 
     # Tensors of other processes.
 
@@ -248,7 +245,6 @@ class GpuMemory:
 
         Others read it behind the last `written`. It lasts until `free`.
         """
-        self._free_taken_back()
         try:
             found = self._allocate(gpu, size)
             if found is None:
@@ -424,17 +420,8 @@ class GpuMemory:
         return True
 
     def take_back(self, at: int) -> None:
-        """As `free`, for destructors: they may run in a thread that uses the memory, and then the next use frees it."""
-        self._taken_back.append(at)
-        self._free_taken_back()
-
-    def _free_taken_back(self) -> None:
-        while self._taken_back and not self._lock.locked():
-            try:
-                at = self._taken_back.popleft()
-            except IndexError:
-                return  # another thread has taken it
-            self.free(at)
+        """As `free`, for destructors: they may run in a thread that uses the memory, which frees it afterwards."""
+        self._lock.take_back(at)
 
     def _allocate(self, gpu: int, size: int) -> Optional[Tuple[_Lease, int]]:
         with self._lock:

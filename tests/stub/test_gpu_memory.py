@@ -473,6 +473,18 @@ def test_memory_that_is_let_go_of_by_a_destructor(broker):
     assert slot_on(broker.memory, 0, CHUNK).place == place
 
 
+def test_chunks_that_are_let_go_of_by_a_destructor(broker):
+    """They are given back as soon as the thread that uses the memory is done, also if nobody uses it any more."""
+    slots = [slot_on(broker.memory, 0, CHUNK) for _ in range(3)]
+    with broker.memory._lock:
+        thread = threading.Thread(target=slots.clear)
+        thread.start()
+        thread.join()
+        assert broker.told == []
+    assert sorted(number for _, (number,) in broker.told) == [11, 12]
+    assert {method for method, _ in broker.told} == {RETURN_GPU}
+
+
 def test_memory_that_is_lost_before_others_read_it(broker):
     """Nobody is told of the contents."""
     slot = slot_on(broker.memory, 0, 5)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Optional, Sequence, Tuple
 
@@ -21,6 +22,8 @@ ALLOW_PICKLE = "ALLOW_PICKLE"
 TRUSTED_TYPES = "TRUSTED_TYPES"
 # Probabilities of all classes in place of the class, as in Triton's FIL backend.
 PREDICT_PROBA = "predict_proba"
+# The time and the place at the start of XGBoost's errors.
+_PLACE = re.compile(r"^\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 
 
 # The datatypes of inputs if the configuration has none. Every other datatype than that of texts is a number.
@@ -72,6 +75,11 @@ class Predictor:
         yield TEXTS, np.full((1, self.features or 1), "0", object)
 
 
+def describe_error(exc: BaseException) -> str:
+    """An error without the places in XGBoost's source and its stack trace."""
+    return _PLACE.sub("", str(exc).partition("\nStack trace:")[0]).strip()
+
+
 def load_predictor(settings: Settings, path: str, threads: int) -> Predictor:
     """The predictor in a file, by the suffix of its name. Raises LoadError."""
     suffix = os.path.splitext(path)[1]
@@ -87,7 +95,8 @@ def load_predictor(settings: Settings, path: str, threads: int) -> Predictor:
     except LoadError:
         raise
     except Exception as exc:
-        raise LoadError(f"model '{settings.name}': '{path}' cannot be loaded: {type(exc).__name__}: {exc}") from exc
+        kind, reason = type(exc).__name__, describe_error(exc)
+        raise LoadError(f"model '{settings.name}': '{path}' cannot be loaded: {kind}: {reason}") from exc
     raise LoadError(f"model '{settings.name}': '{path}' has none of the suffixes of {', '.join(FILENAMES)}")
 
 

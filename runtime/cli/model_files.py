@@ -12,8 +12,8 @@ import mmap
 import zipfile
 from pathlib import Path
 
-from pyruntime.backends.pytorch.archives import WEIGHTS, kind_of
-
+# The code of a module, which the weights beside it belong to.
+SOURCE = "model.py"
 # The file by which a folder is known to be a model, for backends that read folders of any name.
 MEMBERS = {"tensorflow": "saved_model.pb", "transformers": "config.json"}
 # Backends whose model is the folder of a version, and not a folder in it.
@@ -103,29 +103,19 @@ def _fault_of_bytes(path: Path) -> str:
 
 
 def _fault_for_torch(path: Path) -> str:
-    """What is wrong with a file of PyTorch."""
-    if path.suffix == ".py":
-        if _has(path, _PYTHON_MODEL):
-            return (
-                f"'{path}' is a model in Python, which needs no backend: its folder is written by "
-                "pyruntime new model without --from"
-            )
+    """What is wrong with code or weights for PyTorch. The backend says it of its archives."""
+    if path.suffix == ".py" and _has(path, _PYTHON_MODEL):
+        return (
+            f"'{path}' is a model in Python, which needs no backend: its folder is written by pyruntime new model "
+            "without --from"
+        )
+    if path.suffix != ".safetensors" or (path.parent / SOURCE).is_file():
         return ""
-    if (path.parent / "model.py").is_file():
-        return ""
-    if path.suffix == ".safetensors":
-        what = "has weights"
-    elif kind_of(str(path)) != WEIGHTS:
-        return ""
-    elif zipfile.is_zipfile(path) or _is_pickle(_head(path)):
-        what = "has weights, or a pickled module,"
-    else:
-        return f"'{path}' is no file of PyTorch"
     if (path.parent / MEMBERS["transformers"]).is_file():
-        return f"'{path}' {what} and no program: name its folder, which is one of save_pretrained"
+        return f"'{path}' has weights and no program: name its folder, which is one of save_pretrained"
     return (
-        f"'{path}' {what} and no program: put model.py with the torch.nn.Module next to it, or save the model with "
-        "torch.export.save or torch.jit.save"
+        f"'{path}' has weights and no program: put {SOURCE} with the torch.nn.Module next to it, or save the model "
+        "with torch.export.save or torch.jit.save"
     )
 
 

@@ -18,7 +18,7 @@ from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.gpus.tensor_places import reads_of
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.client_use import Reading
-from pyruntime.runtime.memory.gpu_copies import allocate, fill, wait_all
+from pyruntime.runtime.memory.gpu_copies import bring, wait_all
 from pyruntime.runtime.regions import SharedRegion, create_region
 from pyruntime.runtime.requests.types import (
     GpuContents,
@@ -69,14 +69,13 @@ class GpuUse:
         if not self._inputs:
             return
         region, sizes = model.memory.region, [contents.size for _, contents in self._inputs]
-        slot = allocate(model.memory, sizes)
-        request.slots.append(slot)
         copies = [partial(contents.memory.read, contents.offset, contents.size) for _, contents in self._inputs]
         model.expect()
         try:
-            places = await fill(slot, region, sizes, copies)
+            slot, places = await bring(model.memory, sizes, copies)
         finally:
             model.arrived()
+        request.slots.append(slot)
         for (tensor, contents), at in zip(self._inputs, places, strict=True):
             tensor.offset, tensor.data = at, region.view[at : at + contents.size]
 

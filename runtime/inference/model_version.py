@@ -344,7 +344,9 @@ class ModelVersion:
         Cancelling it leaves instances stopping.
         """
         begun = time.monotonic()
-        await self._wait_arrived(timeout_s)
+        was_lost = self._gone is not None
+        if not was_lost:
+            await self._wait_arrived(timeout_s)
         if self._cached is not None:
             await self._cached.wait_idle(timeout_s - (time.monotonic() - begun))
         if self.is_ready:
@@ -364,6 +366,8 @@ class ModelVersion:
             self._cached.fail_replays(self._gone)
             await self._cached.wait_idle(timeout_s)
         await self._finalize()
+        if not was_lost:  # the last answers of the instances may be copied there
+            await self._wait_arrived(timeout_s)
         self.memory.close()
 
     async def discard(self, instance: Executor) -> None:
@@ -382,7 +386,7 @@ class ModelVersion:
             self.scheduler.limited.ended(instance)
 
     async def _wait_arrived(self, timeout_s: float) -> None:
-        if self._expected and self._gone is None:
+        if self._expected:
             self._all_arrived = asyncio.Event()
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):

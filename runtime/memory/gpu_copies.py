@@ -12,8 +12,9 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from pyruntime.runtime.memory.requests import BareSlot, RequestMemory, RequestSlot
+from pyruntime.runtime.memory.requests import BareSlot, RequestMemory
 from pyruntime.runtime.regions import SharedRegion
+from pyruntime.runtime.requests.types import Slot
 from pyruntime.utils.arena import ALIGNMENT
 
 # Copies one tensor to an offset of a region. Raises InferenceError.
@@ -25,18 +26,50 @@ def offsets(sizes: Iterable[int]) -> list[int]:
     return list(accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes), initial=0))
 
 
-def allocate(memory: RequestMemory, sizes: Iterable[int]) -> RequestSlot:
-    """A slot for tensors of these sizes, in bytes. Raises InferenceError."""
-    return memory.allocate_bare(offsets(sizes)[-1])
+class CopiesSlot:
+    """A slot that keeps its region open until it is freed: see requests.types.Slot. Its model may end before."""
+
+    __slots__ = ("_region", "_slot")
+
+    def __init__(self, slot: Slot, region: SharedRegion) -> None:
+        """`region` has been counted on."""
+        self._slot = slot
+        self._region = region
+
+    @property
+    def offset(self) -> int:
+        """See Slot."""
+        return self._slot.offset
+
+    @property
+    def view(self) -> memoryview:
+        """See Slot."""
+        return self._slot.view
+
+    def free(self) -> None:
+        """See Slot."""
+        self._slot.free()
+        self._region.close()
 
 
-async def fill(slot: RequestSlot, region: SharedRegion, sizes: Iterable[int], copies: Sequence[Copy]) -> list[int]:
-    """Copy tensors of these sizes to a slot of `allocate`. Returns their offsets there. Raises InferenceError."""
-    if isinstance(slot, BareSlot):  # making its pages takes a while
-        await asyncio.to_thread(slot.commit)
-    places = [slot.offset + at for at in offsets(sizes)[:-1]]
-    await wait_all([copy(region, at) for copy, at in zip(copies, places, strict=True)])
-    return places
+async def bring(memory: RequestMemory, sizes: Sequence[int], copies: Sequence[Copy]) -> tuple[CopiesSlot, list[int]]:
+    """Copy tensors of these sizes, in bytes, to a new slot. Returns it, and their offsets in the region.
+
+    Raises InferenceError; no slot is left then.
+    """
+    *starts, end = offsets(sizes)
+    bare, region = memory.allocate_bare(end), memory.region
+    region.count_on()
+    slot = CopiesSlot(bare, region)
+    try:
+        if isinstance(bare, BareSlot):  # making its pages takes a while
+            await asyncio.to_thread(bare.commit)
+        places = [bare.offset + at for at in starts]
+        await wait_all([copy(region, at) for copy, at in zip(copies, places, strict=True)])
+    except BaseException:
+        slot.free()
+        raise
+    return slot, places
 
 
 async def wait_all(copies: Iterable[Coroutine[Any, Any, None]]) -> None:

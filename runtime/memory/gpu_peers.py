@@ -18,7 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from pyruntime.runtime.brokers.leases import GpuLeases
-from pyruntime.runtime.memory.gpu_copies import allocate, fill, offsets, wait_all
+from pyruntime.runtime.memory.gpu_copies import bring, offsets, wait_all
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.regions import GpuRegion, SharedRegion
 from pyruntime.runtime.requests.types import Slot
@@ -40,7 +40,7 @@ class Tensor(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """Copies of tensors, at `addresses` in a region. They stay until the slot is freed."""
+    """Copies of tensors, at `addresses` in a region. They stay until the slot is freed, and so does the region."""
 
     region: GpuRegion | SharedRegion
     slot: Slot
@@ -168,11 +168,6 @@ class GpuPeers:
 async def _move_to_main_memory(tensors: Sequence[Tensor], memory: RequestMemory) -> Moved:
     """Raises InferenceError."""
     sizes = [each.size for each in tensors]
-    slot = allocate(memory, sizes)
     copies = [partial(each.region.lessor.fetch, each.region, each.offset, each.size) for each in tensors]
-    try:
-        places = await fill(slot, memory.region, sizes, copies)
-    except BaseException:
-        slot.free()
-        raise
+    slot, places = await bring(memory, sizes, copies)
     return Moved(memory.region, slot, [address(memory.region.number, place) for place in places])

@@ -166,6 +166,7 @@ class RequestMemory:
     ) -> None:
         """Make the region. `soon`: see Arena. Raises OutOfMemoryError."""
         self._model_name = model_name
+        self._is_closed = False
         self.region: SharedRegion = create_region(f"requests to {model_name}")
         self._arena = Arena(self.region, growth_bytes, soon=soon)
         self._view = self.region.view
@@ -188,8 +189,9 @@ class RequestMemory:
 
         It holds a copy of `data`, which has so many bytes, unless that is None.
 
-        Raises InferenceError UNAVAILABLE if there is no memory for it.
+        Raises InferenceError UNAVAILABLE if there is no memory for it, or the model was unloaded.
         """
+        self._check_open()
         skew = -lead % ALIGNMENT
         try:
             start = self._arena.allocate(size + skew)
@@ -202,6 +204,7 @@ class RequestMemory:
 
     def allocate_bare(self, size: int, lead: int = 0) -> RequestSlot:
         """As `allocate`, for a slot that a thread fills, and before commits."""
+        self._check_open()
         skew = -lead % ALIGNMENT
         try:
             start, bare = self._arena.allocate_bare(size + skew)
@@ -212,6 +215,7 @@ class RequestMemory:
 
     def allocate_growing(self, size: int, lead: int = 0) -> RequestSlot:
         """As `allocate`, for a body that is still to arrive: see GrowingSlot."""
+        self._check_open()
         skew = -lead % ALIGNMENT
         try:
             start, bare = self._arena.allocate_bare(size + skew, LARGE_BYTES)
@@ -219,6 +223,10 @@ class RequestMemory:
             raise self._no_room(size, exc) from exc
         slot = RequestSlot(self._arena, self._view, start, start + skew, size)
         return GrowingSlot(slot, bare, partial(self._commit, size)) if bare else slot
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InferenceError(f"Model '{self._model_name}' was unloaded", Code.UNAVAILABLE)
 
     def _commit(self, size: int, start: int, bare: int) -> None:
         try:
@@ -261,6 +269,7 @@ class RequestMemory:
         self._arena.reclaim()
 
     def close(self) -> None:
-        """Unmap the region."""
+        """Unmap the region as soon as nobody else counts on it. Nothing can be allocated there any more."""
+        self._is_closed = True
         self._view = memoryview(b"")
         self.region.close()

@@ -100,16 +100,12 @@ class _OpenCall(ModelCall):
         self, response: InferResponse, gpu: int | None, peers: GpuPeers
     ) -> InferResponse | InferenceError:
         """The response, which is kept open, with all outputs on this GPU or in main memory."""
-        callee = self.callee
-        assert callee is not None  # it has answered
-        callee.expect()
+        assert self.callee is not None  # it has answered
         try:
-            return await bring_outputs(response, gpu, peers, callee.memory)
+            return await bring_outputs(response, gpu, peers, self.callee.memory)
         except InferenceError as exc:
             response.release()
             return exc
-        finally:
-            callee.arrived()
 
     def free(self) -> None:
         """See ModelCall."""
@@ -296,6 +292,8 @@ class Calls:
             keep_open(outcome)  # the process that made it may end before the caller has it
         call.coming.append((outcome, final))
         if len(call.coming) == 1:
+            assert call.callee is not None  # it has answered
+            call.callee.expect()  # before its instances can end, and its memory with them
             self._tasks.create_task(self._answer_brought(number, call), name="copy outputs of a call to a GPU")
 
     def _lies_elsewhere(self, outcome: _Outcome) -> bool:
@@ -304,12 +302,16 @@ class Calls:
 
     async def _answer_brought(self, number: int, call: _OpenCall) -> None:
         """Answer with what is to be copied before, and all that comes meanwhile, in order."""
-        while call.coming:
-            outcome, final = call.coming[0]
-            if isinstance(outcome, InferResponse) and self._lies_elsewhere(outcome):
-                outcome = await call.brought(outcome, self._plan.gpu, self._plan.server.peers)
-            call.coming.popleft()
-            self._answer(number, outcome, final)
+        assert call.callee is not None  # it has answered
+        try:
+            while call.coming:
+                outcome, final = call.coming[0]
+                if isinstance(outcome, InferResponse) and self._lies_elsewhere(outcome):
+                    outcome = await call.brought(outcome, self._plan.gpu, self._plan.server.peers)
+                call.coming.popleft()
+                self._answer(number, outcome, final)
+        finally:
+            call.callee.arrived()
 
     def _answer(self, number: int, outcome: _Outcome, final: bool) -> None:
         call = self._open.get(number)

@@ -161,6 +161,27 @@ def test_fetch(model):
     assert model.memory.live == 0
 
 
+def test_model_is_unloaded_meanwhile():
+    """A copy that ends after its model harms nothing: its memory stays until the request is freed."""
+    model, memory = Model(), Memory(b"0123456789")
+    request = InferRequest("m", inputs=[on_gpu("A", memory, 2, 3)], uses_gpu=True)
+
+    async def check(use, got):
+        fetch = asyncio.ensure_future(use.fetch(request, model))
+        await turns()
+        region = model.memory.region
+        model.memory.close()
+        memory.copies[0].set_result(None)
+        await fetch
+        assert bytes(request.inputs[0].data) == b"234"
+        request.inputs[0].data = b""
+        request.free()
+        use.end()
+        assert region.is_closed
+
+    run(check, request)
+
+
 def test_inputs_that_stay(model):
     """A model that reads its inputs on the GPU finds them in the memory of the client, until it lets go of them."""
     memory, model.on_gpus = Memory(bytes(100)), FixedPlaces({"A": 1, "B": 1}, {})

@@ -542,6 +542,31 @@ class TestStop:
 
         asyncio.run(run())
 
+    def test_waits_for_what_an_instance_answered_at_last(self):
+        """The version's memory stays until all outputs are there, which may be copied when the instances have ended."""
+
+        async def run():
+            memory = RequestMemory("m", 1 << 16, 1 << 16)
+            instance = Instance()
+            made = model(memory, instance)
+            ended = asyncio.Event()
+
+            async def stop(timeout_s):
+                made.expect()
+                ended.set()
+
+            instance.stop = stop
+            stopping = asyncio.ensure_future(made.stop(PATIENCE_S))
+            await ended.wait()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not memory.region.is_closed
+            made.arrived()
+            await stopping
+            assert memory.region.is_closed
+
+        asyncio.run(run())
+
     def test_waits_for_nothing_that_cannot_come(self):
         """Without a ready instance the stop does not wait for queued requests."""
         memory = RequestMemory("m", 1 << 16, 1 << 16)

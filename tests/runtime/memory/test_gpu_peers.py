@@ -5,7 +5,6 @@
 import asyncio
 import os
 import signal
-from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -40,11 +39,13 @@ class World:
             self.leases = GpuLeases(self.brokers, sizes or {})
             self.peers = GpuPeers(self.leases, None)
             region = await self._written()
-            with closing(RequestMemory("test", 4096, 4096)) as self.memory:
-                try:
-                    await check([Tensor(region, at, 1) for at in range(len(CONTENTS))])
-                finally:
-                    await self.brokers.close()
+            self.memory = RequestMemory("test", 4096, 4096)
+            try:
+                await check([Tensor(region, at, 1) for at in range(len(CONTENTS))])
+            finally:
+                await self.brokers.close()
+                if not self.memory.region.is_closed:
+                    self.memory.close()
 
         asyncio.run(within())
 
@@ -159,6 +160,25 @@ def test_readers_in_main_memory(world):
         moved = await world.peers.move(tensors, None, world.memory)
         assert await world.read(moved) == CONTENTS
         assert list(world.leases.usage()) == ["GPU-1"]
+
+    world.run(check)
+
+
+def test_model_is_unloaded_meanwhile(world):
+    """Copies in main memory stay after their model until they are freed. There are no further ones."""
+
+    async def check(tensors):
+        moving = asyncio.ensure_future(world.peers.move(tensors, None, world.memory))
+        await asyncio.sleep(0)
+        region = world.memory.region
+        world.memory.close()
+        moved = await moving
+        assert await world.read(moved) == CONTENTS
+        with pytest.raises(InferenceError, match="Model 'test' was unloaded") as caught:
+            await world.peers.move(tensors, None, world.memory)
+        assert (caught.value.code, region.is_closed) == (Code.UNAVAILABLE, False)
+        moved.slot.free()
+        assert region.is_closed
 
     world.run(check)
 

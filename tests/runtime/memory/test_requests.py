@@ -329,3 +329,15 @@ class TestReclaim:
         assert memory.region.used_bytes == used
         assert bytes(slot.view) == b"hello"
         slot.free()
+
+
+def test_closed():
+    """Memory of a model that was unloaded is refused, also while somebody still counts on the region."""
+    memory = RequestMemory("m", 1 << 16, 1 << 16)
+    memory.region.count_on()
+    memory.close()
+    for allocate in (memory.allocate, memory.allocate_bare, memory.allocate_growing):
+        with pytest.raises(InferenceError, match="Model 'm' was unloaded") as caught:
+            allocate(1)
+        assert caught.value.code is Code.UNAVAILABLE
+    memory.region.close()

@@ -198,6 +198,24 @@ class TestOutputs:
 
         bench.run(check)
 
+    def test_keep_the_memory_of_the_callee(self, bench):
+        """A callee that is unloaded waits from its answer on until no output is copied to its memory any more."""
+        bench = bench(DECOUPLED)
+
+        async def check():
+            bench.call(decoupled=True)
+            respond = bench.callee.jobs[0].respond
+            respond(bench.on_gpu(1), False)
+            assert bench.callee.expected == 1
+            respond(bench.on_gpu(2), True)
+            for at in (64, 128):
+                await bench.turn()
+                assert bench.callee.expected == 1
+                bench.peers.complete(bench.copy, address(bench.copy.number, at))
+            await bench.turn()
+
+        bench.run(check)
+
     def test_are_lost(self, bench):
         """A copy that fails is the answer, and the response is released."""
         bench = bench()

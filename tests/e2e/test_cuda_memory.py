@@ -270,7 +270,7 @@ def test_faults(server, machine, region, protocol):
     """A request fails with the driver's explanation, and the next one succeeds. A GPU that is lost has a new broker."""
     array = np.arange(10)
     one = region(protocol, array.nbytes)
-    for reason in ("CUDA_ERROR_UNKNOWN", "CUDA_ERROR_ECC_UNCORRECTABLE"):
+    for reason in ("CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_UNKNOWN", "CUDA_ERROR_ECC_UNCORRECTABLE"):
         with machine.failing(read=reason):
             message = refusal(infer, server, protocol, "double", [on_gpu(protocol, array, one)])
         assert message == f"CUDA shared memory region '{one.name}' cannot be read: {reason}"

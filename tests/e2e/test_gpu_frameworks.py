@@ -226,7 +226,7 @@ class OnStandIn:
 
     def without_main_memory(self):
         """Whatever copies from the GPU, or to it, fails."""
-        return self._machine.failing(read="CUDA_ERROR_UNKNOWN", write="CUDA_ERROR_UNKNOWN")
+        return self._machine.failing(read="CUDA_ERROR_NOT_SUPPORTED", write="CUDA_ERROR_UNKNOWN")
 
 
 class OnGpu:

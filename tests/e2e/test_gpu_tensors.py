@@ -254,7 +254,7 @@ def test_client_memory(server, machine, region):
     """An output goes from the memory of the model to that of a client on the same GPU, and never to main memory."""
     array = np.arange(1000)
     output = region(HTTP, array.nbytes)
-    with closing(server.client()) as client, machine.failing(read="CUDA_ERROR_UNKNOWN"):
+    with closing(server.client()) as client, machine.failing(read="CUDA_ERROR_NOT_SUPPORTED"):
         client.infer("make", [sent(HTTP, array)], outputs=[to_gpu(HTTP, output, array.nbytes)])
     assert_array_equal(output.get(array), array * 3)
 

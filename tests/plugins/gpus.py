@@ -34,7 +34,7 @@ class StandInMachine:
 
     @contextmanager
     def failing(self, **faults):
-        """Have methods of the GPUs fail meanwhile, in all processes: `failing(read="CUDA_ERROR_UNKNOWN")`."""
+        """Have methods of the GPUs fail meanwhile, in all processes: `failing(read="CUDA_ERROR_NOT_SUPPORTED")`."""
         self._write(faults)
         try:
             yield

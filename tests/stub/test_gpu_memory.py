@@ -497,8 +497,8 @@ def test_memory_that_cannot_be_shown(broker, monkeypatch):
     """The reason is the driver's, and the memory is free."""
     slot = slot_on(broker.memory, 0, 5)
     place = slot.place
-    monkeypatch.setattr(gpu_of(0), "record", lambda _: fail("CUDA_ERROR_UNKNOWN"))
-    with pytest.raises(TritonModelException, match="a tensor on GPU 0 cannot be shown: CUDA_ERROR_UNKNOWN"):
+    monkeypatch.setattr(gpu_of(0), "record", lambda _: fail("CUDA_ERROR_NOT_SUPPORTED"))
+    with pytest.raises(TritonModelException, match="a tensor on GPU 0 cannot be shown: CUDA_ERROR_NOT_SUPPORTED"):
         broker.memory.place(leased_tensor("T", "UINT8", [5], slot)._array)
     slot = None
     assert slot_on(broker.memory, 0, 5).place == place

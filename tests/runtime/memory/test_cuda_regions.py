@@ -239,7 +239,7 @@ def test_input_that_is_passed_on(memory, brokers):
     asyncio.run(there.lessor.fetch(there, 8, 16, "region", 32))
     asyncio.run(there.lessor.copy(there, 8, 16, "target", 32))
     assert brokers.link.asked[1:] == [("read", 8, 16, "region", 32), ("open", 1), ("copy", 8, 16, "target", 32)]
-    brokers.link.failure = gpu_error("CUDA_ERROR_UNKNOWN", "copy")
+    brokers.link.failure = gpu_error("CUDA_ERROR_NOT_SUPPORTED", "copy")
     with pytest.raises(InferenceError, match="CUDA shared memory region 'r' cannot be read"):
         asyncio.run(there.lessor.copy(there, 8, 16, "target", 32))
 

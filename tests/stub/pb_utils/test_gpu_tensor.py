@@ -300,13 +300,13 @@ def test_gpu_that_fails(writer, machine, count):
     contents = np.zeros(count, np.float32)
     tensor = Tensor.from_dlpack("OUT", GpuArray(contents))
     for call in ("settle", "read"):
-        with machine.failing(**{call: "CUDA_ERROR_UNKNOWN"}):
-            with pytest.raises(TritonModelException, match="'OUT' cannot be read from GPU 0: CUDA_ERROR_UNKNOWN"):
+        with machine.failing(**{call: "CUDA_ERROR_NOT_SUPPORTED"}):
+            with pytest.raises(TritonModelException, match="'OUT' cannot be read from GPU 0: CUDA_ERROR_NOT_SUPPORTED"):
                 tensor.as_numpy()
             kind, *rest = writer[0].write(InferenceResponse([tensor]), {"OUT"})
         assert kind != OK
         assert writer[0].free_bytes == writer[1].limit
-        assert "CUDA_ERROR_UNKNOWN" in str(rest)
+        assert "CUDA_ERROR_NOT_SUPPORTED" in str(rest)
     assert written(writer, tensor) == contents.tobytes()
 
 

@@ -21,6 +21,7 @@ from pyruntime.utils.gpu.driver import (
         ("CUDA_ERROR_INVALID_HANDLE", GpuHandleError),
         ("CUDA_ERROR_NO_DEVICE", GpuMissingError),
         ("CUDA_ERROR_ILLEGAL_ADDRESS", GpuLostError),
+        ("CUDA_ERROR_UNKNOWN", GpuLostError),
         ("CUDA_ERROR_OF_TOMORROW", GpuError),
     ],
 )

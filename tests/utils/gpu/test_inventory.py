@@ -22,8 +22,8 @@ def test_stand_in(machine, monkeypatch):
 def test_faults():
     """A machine has the faults of its file, none if that names none."""
     assert parse_machine('{"gpus": []}').faults == {}
-    assert parse_machine('{"gpus": [], "faults": {"open": "CUDA_ERROR_UNKNOWN"}}').faults == {
-        "open": "CUDA_ERROR_UNKNOWN"
+    assert parse_machine('{"gpus": [], "faults": {"open": "CUDA_ERROR_NOT_SUPPORTED"}}').faults == {
+        "open": "CUDA_ERROR_NOT_SUPPORTED"
     }
 
 

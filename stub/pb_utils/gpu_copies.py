@@ -17,10 +17,12 @@ from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.pb_utils.dlpack import ImportedTensor
 from pyruntime.stub.pb_utils.gpu_tensor import GpuTensor
 from pyruntime.stub.pb_utils.tensor import Tensor
-from pyruntime.utils.gpu.driver import GpuError
+from pyruntime.utils.gpu.driver import GpuError, GpuMemoryError
 
-# GPUs that could not be used: to try costs too much for each call.
+# GPUs that cannot be used: to try costs too much for each call. One without memory has some again for another call.
 _refused: Set[int] = set()
+# GPUs of which the log has said why outputs are not there.
+_told: Set[int] = set()
 
 
 class _Memory:
@@ -40,15 +42,18 @@ class _Memory:
 def copied_to_gpu(tensors: List[Tensor], gpu: int) -> List[Tensor]:
     """The tensors, those in main memory copied to the GPU with this number in this process.
 
-    Strings, and tensors without elements, stay; so do all if the GPU cannot be used.
+    Strings, and tensors without elements, stay; so do all if the GPU cannot be used, or has no memory.
     """
     if gpu in _refused:
         return tensors
     try:
         return [_copied(tensor, gpu) if _can_move(tensor) else tensor for tensor in tensors]
     except GpuError as exc:
-        _refused.add(gpu)
-        LOGGER.warning("outputs of calls that prefer GPU %d are in main memory: %s", gpu, exc.explanation)
+        if not isinstance(exc, GpuMemoryError):
+            _refused.add(gpu)
+        if gpu not in _told:
+            _told.add(gpu)
+            LOGGER.warning("outputs of calls that prefer GPU %d are in main memory: %s", gpu, exc.explanation)
         return tensors
 
 

@@ -17,6 +17,7 @@ def _first_use(machine, monkeypatch):
     """As in a process that has used no GPU yet."""
     monkeypatch.setattr(gpus, "opened", {})
     monkeypatch.setattr(gpu_copies, "_refused", set())
+    monkeypatch.setattr(gpu_copies, "_told", set())
 
 
 def test_copies():
@@ -50,10 +51,21 @@ def test_memory_is_freed():
     assert gpu_of(0).properties().free_bytes == before
 
 
+def test_gpu_without_memory(machine, capfd):
+    """The tensors of a call stay in main memory, and the log says so once. Those of the next one may have room."""
+    tensors = [Tensor("A", np.zeros(3))]
+    with machine.failing(allocate="CUDA_ERROR_OUT_OF_MEMORY"):
+        for _ in range(2):
+            assert copied_to_gpu(tensors, 0) == tensors
+    (moved,) = copied_to_gpu(tensors, 0)
+    assert not moved.is_cpu()
+    assert capfd.readouterr().err.count("outputs of calls that prefer GPU 0 are in main memory: ") == 1
+
+
 def test_gpu_that_cannot_be_used(machine, capfd):
     """The tensors stay in main memory, the log says why once, and nothing is tried again."""
     tensors = [Tensor("A", np.zeros(3))]
-    with machine.failing(allocate="CUDA_ERROR_OUT_OF_MEMORY"):
+    with machine.failing(allocate="CUDA_ERROR_NOT_SUPPORTED"):
         assert copied_to_gpu(tensors, 0) == tensors
     assert copied_to_gpu(tensors, 0) == tensors
     assert copied_to_gpu(tensors, 7) == tensors

@@ -57,13 +57,23 @@ def ignore_signals() -> None:
         signal.signal(signum, _ignore)
 
 
-def note_signals() -> socket.socket:
-    """A socket that becomes readable after each signal that has a handler. For one process, not for its forks."""
+def note_signals() -> Tuple[socket.socket, socket.socket]:
+    """Sockets of which the first becomes readable after each signal that has a handler; the signals write to the other.
+
+    They are for one process: its forks call `forget_signals`.
+    """
     wake_up, written = socket.socketpair()
     wake_up.setblocking(False)
     written.setblocking(False)
-    signal.set_wakeup_fd(written.detach(), warn_on_full_buffer=False)
-    return wake_up
+    signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
+    return wake_up, written
+
+
+def forget_signals(noted: Tuple[socket.socket, socket.socket]) -> None:
+    """Undo `note_signals` of the process that this one was forked from."""
+    signal.set_wakeup_fd(-1)  # from Python 3.12 on asyncio has done so, if it is imported
+    for sock in noted:
+        sock.close()
 
 
 def guard(control: socket.socket, descriptors: Dict[str, int], models_files_max: int) -> NoReturn:
@@ -85,7 +95,7 @@ def guard(control: socket.socket, descriptors: Dict[str, int], models_files_max:
 
 def _start(control: socket.socket, descriptors: Dict[str, int], models_files_max: int) -> "_Guardian":
     try:
-        wake_up = note_signals()
+        noted = note_signals()
         become_subreaper()
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (models_files_max, most))
@@ -94,7 +104,7 @@ def _start(control: socket.socket, descriptors: Dict[str, int], models_files_max
             order = decode_order(file.read())
         setproctitle.setproctitle(f"pyruntime guardian of {order.name}")
         if order.interpreter is None:
-            pid = _fork(order, descriptors, (control, wake_up))
+            pid = _fork(order, descriptors, control, noted)
         else:
             pid = _execute(order, order.interpreter, descriptors)
     except OSError as exc:
@@ -103,23 +113,24 @@ def _start(control: socket.socket, descriptors: Dict[str, int], models_files_max
     # Otherwise the host would not notice that the stub has closed them.
     for fd in descriptors.values():
         os.close(fd)
-    return _Guardian(control, wake_up, pid)
+    return _Guardian(control, noted, pid)
 
 
 def _ignore(signum: int, frame: Any) -> None:
     pass
 
 
-def _fork(order: Order, descriptors: Dict[str, int], ours: Tuple[socket.socket, ...]) -> int:
-    """Start a stub of this interpreter, which has its code loaded. `ours` are closed there. Returns its pid."""
+def _fork(
+    order: Order, descriptors: Dict[str, int], control: socket.socket, noted: Tuple[socket.socket, socket.socket]
+) -> int:
+    """Start a stub of this interpreter, which has its code loaded. The sockets are closed there. Returns its pid."""
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
-        for each in ours:
-            each.close()
-        os.close(signal.set_wakeup_fd(-1))
+        control.close()
+        forget_signals(noted)
         for signum in (*SHARED_SIGNALS, signal.SIGCHLD):
             signal.signal(signum, signal.SIG_DFL)
         null = os.open(os.devnull, os.O_RDONLY)
@@ -179,16 +190,16 @@ def _execute(order: Order, interpreter: Interpreter, descriptors: Dict[str, int]
 class _Guardian:
     """The guardian of a stub that runs."""
 
-    def __init__(self, control: socket.socket, wake_up: socket.socket, stub: int) -> None:
-        """`wake_up` is that of `note_signals`, `stub` a child of this process."""
+    def __init__(self, control: socket.socket, noted: Tuple[socket.socket, socket.socket], stub: int) -> None:
+        """`noted` is of `note_signals`, `stub` a child of this process."""
         self._control = control
-        self._wake_up = wake_up
+        self._wake_up, self._written = noted
         self._stub = stub
         # Set once the stub has ended: when what it left behind is killed.
         self._deadline: Optional[float] = None
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
-        self._poll.register(wake_up, select.POLLIN)
+        self._poll.register(self._wake_up, select.POLLIN)
         self._say(STARTED, stub)
 
     def watch(self) -> NoReturn:

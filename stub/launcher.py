@@ -16,17 +16,16 @@ import gc
 import importlib
 import os
 import select
-import signal
 import socket
 import sys
 from contextlib import suppress
-from typing import List, NoReturn, Optional, Set
+from typing import List, NoReturn, Optional, Set, Tuple
 
 import numpy  # noqa: F401  # most models need it, so that it is loaded once
 import setproctitle
 
 from pyruntime.stub.descendants import become_subreaper, kill_children, reap
-from pyruntime.stub.guardian import guard, ignore_signals, note_signals
+from pyruntime.stub.guardian import forget_signals, guard, ignore_signals, note_signals
 from pyruntime.utils.launching import DESCRIPTORS, FAILED, encode_reply
 from pyruntime.utils.openmp import wait_passively
 
@@ -44,7 +43,7 @@ def main() -> None:
     setproctitle.setproctitle(TITLE)
     become_subreaper()
     ignore_signals()
-    wake_up = note_signals()
+    noted = note_signals()
     if module:
         wait_passively()
         with suppress(Exception):  # each stub imports it again, and reports why that fails
@@ -52,20 +51,24 @@ def main() -> None:
     # Without this the first collection in each stub would write to every object, and so copy every page.
     gc.collect()
     gc.freeze()
-    _Launcher(requests, wake_up, models_files_max).serve()
+    _Launcher(requests, noted, models_files_max).serve()
 
 
 class _Launcher:
     """See the module."""
 
-    def __init__(self, requests: socket.socket, wake_up: socket.socket, models_files_max: int) -> None:
+    def __init__(
+        self, requests: socket.socket, noted: Tuple[socket.socket, socket.socket], models_files_max: int
+    ) -> None:
+        """`noted` is of `note_signals`."""
         self._requests = requests
-        self._wake_up = wake_up
+        self._noted = noted
+        self._wake_up = noted[0]
         self._models_files_max = models_files_max
         self._guardians: Set[int] = set()
         self._poll = select.poll()
         self._poll.register(requests, select.POLLIN)
-        self._poll.register(wake_up, select.POLLIN)
+        self._poll.register(self._wake_up, select.POLLIN)
 
     def serve(self) -> None:
         """Serve launches until the host has ended, and all guardians."""
@@ -116,8 +119,7 @@ class _Launcher:
     def _guard(self, received: List[int]) -> NoReturn:
         """Become a guardian."""
         self._requests.close()
-        self._wake_up.close()
-        os.close(signal.set_wakeup_fd(-1))
+        forget_signals(self._noted)
         descriptors = dict(zip(DESCRIPTORS, received))
         guard(socket.socket(fileno=descriptors.pop("control")), descriptors, self._models_files_max)
 

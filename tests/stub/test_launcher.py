@@ -21,9 +21,9 @@ class Host:
 
     def __init__(self, stack):
         self.requests, theirs = map(stack.enter_context, socket.socketpair())
-        wake_up, _ = map(stack.enter_context, socket.socketpair())
+        noted = tuple(map(stack.enter_context, socket.socketpair()))
         self.control, self._theirs = map(stack.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        self.launcher = _Launcher(theirs, wake_up, 1024)
+        self.launcher = _Launcher(theirs, noted, 1024)
 
     def ask(self, count=ALL):
         socket.send_fds(self.requests, [b"!"], [self._theirs.fileno()] * count)

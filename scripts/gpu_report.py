@@ -1,21 +1,21 @@
-#!/usr/bin/env python3
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the head of the report of scripts/test-gpu: the devices, the driver, and the versions of what is tested.
-
-Usage: gpu_report.py [FRAMEWORK...]
-"""
+"""The head of the report of scripts/test-gpu: the devices, the driver, and the versions of what is tested."""
 
 import platform
+import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterator
+from importlib.metadata import distributions
 
 from pyruntime.utils.gpu.inventory import find_gpus
 
 NVIDIA_SMI = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+# Whichever version of CUDA they are for: it is part of the names of some.
+NAMES = re.compile(
+    "(pyruntime|cuda|torch|triton|tritonclient|cupy|jax|jaxlib|numba|numpy|pytest)(-(cuda|python|bindings).*)?"
+)
 
 
 def devices() -> Iterator[str]:
@@ -34,20 +34,18 @@ def driver() -> str:
     return found[0] if found else "unknown"
 
 
-def installed(name: str) -> str:
-    """The version of a package."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
+def packages() -> Iterator[str]:
+    """A line for each package that matters, with its version."""
+    # The first one of a name is imported: a virtual environment hides what the interpreter has.
+    found: dict[str, str] = {}
+    for each in distributions():
+        name = each.metadata["Name"].lower().replace("_", "-")
+        if NAMES.fullmatch(name):
+            found.setdefault(name, each.version)
+    return (f"{name} {version}" for name, version in sorted(found.items()))
 
 
-def main(frameworks: Sequence[str]) -> None:
+def print_head() -> None:
     print("\n".join(devices()) or "No GPU was found. NOTHING BELOW RAN ON ONE.")
     print(f"driver {driver()}, {platform.system()} {platform.release()}, Python {platform.python_version()}")
-    for name in ("pyruntime", "cuda-bindings", *frameworks):
-        print(f"{name} {installed(name)}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    print("\n".join(packages()), flush=True)

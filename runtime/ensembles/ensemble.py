@@ -46,13 +46,8 @@ class Ensemble(Generic[S]):
         find: Callable[[str, int], StepModel],
         tracer: CallTracer,
         peers: GpuPeers,
-        *,
-        has_gpus: bool,
     ) -> None:
-        """`find` returns the version that serves a model, and raises InferenceError. `peers` copy between GPUs.
-
-        `has_gpus`: the machine has some.
-        """
+        """`find` returns the version that serves a model, and raises InferenceError. `peers` copy between GPUs."""
         ensemble = spec.ensemble
         assert ensemble is not None  # the loader looks
         self.spec = spec
@@ -63,7 +58,6 @@ class Ensemble(Generic[S]):
         self.find = find
         self.tracer = tracer
         self.peers = peers
-        self.has_gpus = has_gpus
         limit = ensemble.max_inflight_requests
         self.credits: StepCredits[S] | None = StepCredits(limit) if limit else None
         self.is_batching = spec.max_batch_size > 0

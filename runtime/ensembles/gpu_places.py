@@ -10,50 +10,22 @@ because no step decides about it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from operator import eq
 
-from pyruntime.runtime.ensembles.graph import OUTPUTS, Graph, Plan, Step
-from pyruntime.runtime.gpus.tensor_places import FixedPlaces, Reaches, TensorPlaces, reads_of
-from pyruntime.utils.errors import InferenceError
+from pyruntime.runtime.ensembles.graph import OUTPUTS, Plan, Step
+from pyruntime.runtime.gpus.tensor_places import Reaches, TensorPlaces, reads_of
 from pyruntime.utils.request_codec import OutputPlaceRef
 
 # The places of the models of steps, by the index of the step.
 StepPlaces = Mapping[int, TensorPlaces | None]
 
 
-class EnsemblePlaces:
-    """The TensorPlaces of an ensemble, as the models of its steps say at the moment."""
+def ensemble_places(plan: Plan, models: StepPlaces) -> TensorPlaces | None:
+    """The places of an ensemble whose steps have models with these places; None for main memory.
 
-    def __init__(self, graph: Graph, find: Callable[[str, int], TensorPlaces | None]) -> None:
-        """`find` returns the places of the version that serves a model, and raises InferenceError."""
-        self._graph = graph
-        self._find = find
-
-    @property
-    def reads(self) -> Mapping[str, int]:
-        """See TensorPlaces."""
-        return self._now().reads
-
-    @property
-    def outputs(self) -> Mapping[str, OutputPlaceRef]:
-        """See TensorPlaces."""
-        return self._now().outputs
-
-    def _now(self) -> TensorPlaces:
-        models: dict[int, TensorPlaces | None] = {}
-        for step in self._graph.steps:
-            try:
-                models[step.index] = self._find(step.model, step.version)
-            except InferenceError:  # the request will fail
-                models[step.index] = None
-        return ensemble_places(self._graph.plan(None), models)
-
-
-def ensemble_places(plan: Plan, models: StepPlaces) -> TensorPlaces:
-    """The places of an ensemble whose steps have models with these places. `plan` is that for all outputs.
-
-    They hold for requests for some of the outputs, too, whose tensors have no other readers.
+    `plan` is that for all outputs. The places hold for requests for some of the outputs, too, whose tensors have no
+    other readers.
     """
     written = {tensor for step in plan.steps.values() for _, tensor in step.outputs}
     reads: dict[str, int] = {}
@@ -68,7 +40,7 @@ def ensemble_places(plan: Plan, models: StepPlaces) -> TensorPlaces:
             tensor = dict(step.outputs)[name]
             if OUTPUTS in plan.readers.get(tensor, ()):
                 outputs[tensor] = place
-    return FixedPlaces(reads, outputs)
+    return TensorPlaces(reads, outputs) if reads or outputs else None
 
 
 def places_of_step(

@@ -104,8 +104,8 @@ class EnsembleRequest:
         # What lets a decoupled step go on after a response, by the step and the iteration.
         self._paces: dict[tuple[int, int], Source] = {}
         self._commands: deque[Command[Source]] = deque()
-        # Whether tensors may lie on GPUs: inputs do not if all of them are in the ensemble's own memory.
-        self._uses_gpus = ensemble.has_gpus and bool(job.regions)
+        # Whether tensors lie on GPUs, or may do so.
+        self._uses_gpus = False
         self._is_busy = self._is_over = False
         self._last: InferResponse | None = None
         self._failure: InferenceError | None = None
@@ -137,7 +137,7 @@ class EnsembleRequest:
             return
         for callee in self._callees.values():
             callee.expect()
-        tensors = read_inputs(job, ensemble.memory, plan, job.rows if ensemble.is_batching else 0)
+        tensors, self._uses_gpus = read_inputs(job, ensemble.memory, plan, job.rows if ensemble.is_batching else 0)
         self._commands.extend(self._run.begin(tensors))
         self._perform()
 
@@ -289,11 +289,17 @@ class EnsembleRequest:
                 return
         call = StepCall(self, ensemble.tracer, start)
         self._calls[call] = None
-        callee, known = self._callees[step.index], start.iteration.tensors
-        if self._uses_gpus and lie_elsewhere(step, known, reads_of(callee.on_gpus)):
+        callee = self._callees[step.index]
+        if self._uses_gpus and lie_elsewhere(step, start.iteration.tensors, reads_of(callee.on_gpus)):
             ensemble.peers.tasks.create_task(self._start_brought(call, callee), name="copy tensors of a step to a GPU")
-        else:
-            self._start_here(call, callee)
+            return
+        try:
+            call.start(callee)
+        except InferenceError as exc:
+            self._refused(call, exc)
+            return
+        if call.job is not None and call.job.instance is None and call in self._calls:
+            call.refuse_deadlock(self.model_name, f"the request to model '{step.model}'")
 
     async def _start_brought(self, call: StepCall, callee: StepModel) -> None:
         """Call the model of a step whose inputs are to be copied before."""
@@ -312,20 +318,19 @@ class EnsembleRequest:
             return
         if self._run.is_stopped:
             call.cancel()
-        self._start_here(call, callee)
-        self._perform()
-
-    def _start_here(self, call: StepCall, callee: StepModel) -> None:
-        """Call the model of a step whose inputs lie where it reads them."""
-        step = call.step
         try:
             call.start(callee)
         except InferenceError as exc:
-            _LOG.warning("Ensemble '%s' failed to schedule step %d: %s", self.model_name, step.index, exc.message)
-            self.responded(call, exc, True)
-            return
-        if call.job is not None and call.job.instance is None and call in self._calls:
-            call.refuse_deadlock(self.model_name, f"the request to model '{step.model}'")
+            self._refused(call, exc)
+        if call in self._calls:
+            call.refuse_deadlock(self.model_name, f"the request to model '{call.step.model}'")
+        self._perform()
+
+    def _refused(self, call: StepCall, exc: InferenceError) -> None:
+        """The model of a step did not take its request."""
+        index = call.step.index
+        _LOG.warning("Ensemble '%s' failed to schedule step %d: %s", self.model_name, index, exc.message)
+        self.responded(call, exc, True)
 
     def _send(self, send: Send[Source]) -> None:
         """Send a response; the last one when everything else is done."""

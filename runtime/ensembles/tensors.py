@@ -119,10 +119,10 @@ def as_output(tensor: OutputTensor, name: str, shape: list[int]) -> OutputTensor
     return OutputTensor(name, tensor.datatype, shape, tensor.data, tensor.address, tensor.place)
 
 
-def read_inputs(job: Job, memory: RequestMemory, plan: Plan, batch: int) -> dict[str, Source | None]:
-    """The inputs of a job that somebody reads, None for those that it lacks. The end of their last use frees them.
+def read_inputs(job: Job, memory: RequestMemory, plan: Plan, batch: int) -> tuple[dict[str, Source | None], bool]:
+    """The inputs of a job that somebody reads, None for those that it lacks, and whether some of them lie on a GPU.
 
-    `memory` is the ensemble's, and `batch` as in Source.
+    The end of their last use frees them. `memory` is the ensemble's, and `batch` as in Source.
     """
     own, written = memory.region, plan.written[INPUTS]
     regions: dict[int, GrantedRegion] = {}
@@ -131,6 +131,7 @@ def read_inputs(job: Job, memory: RequestMemory, plan: Plan, batch: int) -> dict
     source = Source(written.uses, (own, *job.regions), job.free, batch)
     base = address(own.number, 0)
     known: dict[str, Source | None] = {**written.absent}
+    is_on_gpu = False
     for name, datatype, shape, at, size, _, _ in job.tensors:
         if name not in known:
             continue
@@ -147,12 +148,13 @@ def read_inputs(job: Job, memory: RequestMemory, plan: Plan, batch: int) -> dict
                 tensor = OutputTensor(name, datatype, shape, b"", at, place)
             elif isinstance(region, GpuRegion):
                 tensor = OutputTensor(name, datatype, shape, b"", at, OnGpu(region, size))
+                is_on_gpu = True
             else:
                 tensor = OutputTensor(name, datatype, shape, region.view[offset : offset + size], at)
         source.tensors[name] = tensor
     if None in known.values():
         end_absent(known, source, plan)
-    return known
+    return known, is_on_gpu
 
 
 def read_outputs(response: InferResponse, source: Source, step: Step, plan: Plan) -> dict[str, Source | None]:

@@ -11,7 +11,7 @@ steps: see ensembles/gpu_places.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.utils.errors import Code, LoadError
@@ -23,21 +23,12 @@ PARAMETER = "FORCE_CPU_ONLY_INPUT_TENSORS"
 Reaches = Callable[[int, int], bool]
 
 
-class TensorPlaces(Protocol):
+class TensorPlaces(NamedTuple):
     """The tensors of a model that may lie on GPUs; all others are in main memory.
 
     `reads` are the GPUs on which it reads inputs, by their names, and `outputs` are the places of outputs that may stay
-    on a GPU, by theirs. For an ensemble both may change at any time: what must agree needs one look.
+    on a GPU, by theirs.
     """
-
-    @property
-    def reads(self) -> Mapping[str, int]: ...
-    @property
-    def outputs(self) -> Mapping[str, OutputPlaceRef]: ...
-
-
-class FixedPlaces(NamedTuple):
-    """TensorPlaces that do not change."""
 
     reads: Mapping[str, int]
     outputs: Mapping[str, OutputPlaceRef]
@@ -50,7 +41,7 @@ def places_of_model(spec: ModelSpec) -> TensorPlaces | None:
     if gpu is None:
         return None
     reads = dict.fromkeys(spec.inputs, gpu) if spec.parameters.get(PARAMETER) == "no" else {}
-    return FixedPlaces(reads, dict.fromkeys(spec.outputs, (0, 0, MEMORY_GPU, gpu)))
+    return TensorPlaces(reads, dict.fromkeys(spec.outputs, (0, 0, MEMORY_GPU, gpu)))
 
 
 def reads_of(places: TensorPlaces | None) -> Mapping[str, int]:

@@ -45,6 +45,10 @@ async def nothing_to_finalize() -> None:
     """Finalize nothing: a model in a stub ends with the stub."""
 
 
+def _nowhere() -> None:
+    """All tensors are in main memory."""
+
+
 class ModelVersion:
     """See the module. `on_lost` is called with the reason when the last instance is down, and with "" when one is
     ready again.
@@ -76,9 +80,9 @@ class ModelVersion:
         self.placement = ""
         self.plans = RequestPlans()
         self.validated = ValidatedSignatures()
-        # Where tensors may lie on GPUs, None if all of them are in main memory; and whether instances decide that.
+        # Where tensors may lie on GPUs, None if all of them are in main memory; and what decides that.
         self.on_gpus: TensorPlaces | None = None
-        self._shares_gpu = False
+        self._find_places: Callable[[], TensorPlaces | None] = _nowhere
         self._cached = None if cache is None else CachedRequests(cache, self)
         # What answers repeated requests before they are decoded; None for most models.
         self.answers = None if self._cached is None else self._cached.answers
@@ -136,12 +140,18 @@ class ModelVersion:
 
     def share_gpu(self) -> None:
         """Let tensors of this version stay on the GPU that all its instances are on, while there is one such GPU."""
-        self._shares_gpu = True
-        self.leave_on_gpus(places_of_model(self.spec))
+        self.leave_on_gpus(lambda: places_of_model(self.spec))
 
-    def leave_on_gpus(self, places: TensorPlaces | None) -> None:
+    def leave_on_gpus(self, find_places: Callable[[], TensorPlaces | None]) -> None:
         """Let tensors of this version lie on GPUs. A cache has its answers in main memory."""
-        self.on_gpus = places if self._cached is None else None
+        if self._cached is None:
+            self._find_places = find_places
+            self.review_places()
+
+    def review_places(self) -> bool:
+        """Find out again where tensors may lie on GPUs. Returns whether that has changed."""
+        before, self.on_gpus = self.on_gpus, self._find_places()
+        return self.on_gpus != before
 
     def serve(self, instances: Sequence[Executor], load_s: float = 0.0) -> None:
         """Serve with these instances, which are ready. The load took `load_s` seconds."""
@@ -157,8 +167,7 @@ class ModelVersion:
         leaving = [instance for instance in self._instances if instance not in instances]
         self._leaving.update((instance, asyncio.Event()) for instance in leaving)
         self.spec = spec
-        if self._shares_gpu:
-            self.share_gpu()
+        self.review_places()
         self._serve(instances)
         self.review_instances()
         return leaving

@@ -16,7 +16,7 @@ from pyruntime.runtime.config.ensemble_steps import inherited_labels
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.ensembles.ensemble import Ensemble
 from pyruntime.runtime.ensembles.executor import EnsembleExecutor
-from pyruntime.runtime.ensembles.gpu_places import EnsemblePlaces
+from pyruntime.runtime.ensembles.gpu_places import ensemble_places
 from pyruntime.runtime.ensembles.graph import Graph
 from pyruntime.runtime.ensembles.request import WaitingStart
 from pyruntime.runtime.ensembles.step_call import TimedTracer
@@ -55,18 +55,19 @@ class EnsembleLoader:
         spec = final_spec(draft, await asyncio.shield(completed))
         assert spec.ensemble is not None  # `backend` says so
         try:
-            models = [self._find(step.model_name, step.model_version).spec for step in spec.ensemble.steps]
+            models = [self._find(step.model_name, step.model_version) for step in spec.ensemble.steps]
         except InferenceError as exc:  # it was unloaded a moment ago
             raise LoadError(f"ensemble '{spec.name}' lacks a model: {exc.message}", exc.code) from exc
         if spec.ensemble.max_inflight_requests:
             limit = spec.ensemble.max_inflight_requests
             _LOG.info("Ensemble model '%s' configured with max_inflight_requests: %d", spec.name, limit)
+        specs = [each.spec for each in models]
         memory = self._factory.memory(draft)
         undo.callback(memory.close)
-        model = self._factory.version(inherited_labels(spec, models), version, memory)
-        graph = Graph(model.spec, models)
-        if draft.gpus.all:
-            model.leave_on_gpus(EnsemblePlaces(graph, lambda name, version: self._find(name, version).on_gpus))
+        model = self._factory.version(inherited_labels(spec, specs), version, memory)
+        graph = Graph(model.spec, specs)
+        # When other versions than these serve, the ensemble is loaded again.
+        model.leave_on_gpus(lambda: ensemble_places(graph.plan(None), {i: m.on_gpus for i, m in enumerate(models)}))
         ensemble: Ensemble[WaitingStart] = Ensemble(
             model.spec,
             version,
@@ -76,7 +77,6 @@ class EnsembleLoader:
             self._find,
             self._tracer,
             self._server.peers,
-            has_gpus=bool(draft.gpus.all),
         )
         executor = EnsembleExecutor(ensemble, model.scheduler)
         warm_up = warm_up_of(model, draft.folder.path)

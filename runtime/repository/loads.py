@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -185,6 +186,7 @@ class ModelLoads:
                     _LOG.exception("failed to load '%s'", name)
                     return InferenceError(f"failed to load '{name}', see the server's log")
                 finally:
+                    self._review_ensembles_of(name)
                     if self._served(name) != served:
                         self._load_ensembles_of(name)
         return None
@@ -281,6 +283,15 @@ class ModelLoads:
     def _served(self, name: str) -> list[ModelVersion]:
         """The versions of a model that serve."""
         return [self._table.resolve(name, version) for version in self._table.ready_versions(name)]
+
+    def _review_ensembles_of(self, name: str) -> None:
+        """Instances of a model may have been exchanged for some on other GPUs: tell the ensembles that depend on it."""
+        # In the order of their coming, so that few are reviewed more than once.
+        moved = deque([name])
+        while moved:
+            for ensemble in self._dependencies.above(moved.popleft()):
+                if any([each.review_places() for each in self._served(ensemble)]) and ensemble not in moved:
+                    moved.append(ensemble)
 
     def _load_ensembles_of(self, name: str) -> None:
         """Other versions of a model serve: load the ensembles again that it is a step of."""

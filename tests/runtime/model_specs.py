@@ -9,5 +9,9 @@ from pyruntime.runtime.config.parse import parse_model_config
 
 def spec_from(text, name="m", files=("model.py",), gpus=()):
     """The specification that a config.pbtxt gives."""
-    config = parse_model_config(text, "config.pbtxt")
-    return model_spec(normalize(config, directory_name=name, files=files, gpus=gpus))
+    return model_spec(config_from(text, name, files, gpus))
+
+
+def config_from(text, name="m", files=("model.py",), gpus=()):
+    """The configuration that a config.pbtxt gives, completed without the model."""
+    return normalize(parse_model_config(text, "config.pbtxt"), directory_name=name, files=files, gpus=gpus)

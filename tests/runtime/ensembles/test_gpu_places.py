@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.ensembles.gpu_places import EnsemblePlaces, ensemble_places, places_of_step
+from pyruntime.runtime.ensembles.gpu_places import ensemble_places, places_of_step
 from pyruntime.runtime.ensembles.graph import OUTPUTS
-from pyruntime.runtime.gpus.tensor_places import FixedPlaces
-from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.runtime.gpus.tensor_places import TensorPlaces, reads_of
 from pyruntime.utils.request_codec import MEMORY_GPU
 
 from .graphs import Ensemble, Node, ensembles
@@ -28,7 +27,7 @@ def ensemble_of(nodes, inputs=("in",), outputs=("out",)):
 def on(gpu, node, reads=True):
     """The places of the model of a node, all of whose instances are on this GPU."""
     inputs = {f"i{number}": gpu for number in range(len(node.reads))} if reads else {}
-    return FixedPlaces(inputs, {f"o{number}": PLACES[gpu] for number in range(len(node.writes))})
+    return TensorPlaces(inputs, {f"o{number}": PLACES[gpu] for number in range(len(node.writes))})
 
 
 def reads_main_memory(gpu, node):
@@ -80,7 +79,7 @@ BRANCHES = (Node([("in", False)], ["x"]), Node([("in", False)], ["y"]))
 def test_two_readers(second):
     """One reader that reads a tensor elsewhere has it in main memory; nobody reads it twice."""
     plan, models = placed(ensemble_of(BRANCHES, outputs=["x", "y"]), on(0, BRANCHES[0]), second)
-    assert ensemble_places(plan, models).reads == {}
+    assert reads_of(ensemble_places(plan, models)) == {}
     models[1] = on(0, BRANCHES[1])
     assert ensemble_places(plan, models).reads == {"in": 0}
 
@@ -89,7 +88,7 @@ def test_inputs_of_one_step_that_differ():
     """A model may read one of its inputs on the GPU, and another one elsewhere: and so an ensemble does."""
     node = Node([("in", False), ("in", False)], ["out"])
     for inputs, reads in (({"i0": 0, "i1": 0}, {"in": 0}), ({"i0": 0}, {}), ({"i0": 0, "i1": 1}, {})):
-        assert ensemble_places(*placed(ensemble_of([node]), FixedPlaces(inputs, {}))).reads == reads
+        assert reads_of(ensemble_places(*placed(ensemble_of([node]), TensorPlaces(inputs, {})))) == reads
 
 
 def test_output_that_a_step_reads():
@@ -112,28 +111,10 @@ def test_input_that_is_an_output():
     assert places == ({}, {"a": PLACES[0]})
 
 
-def test_nested():
-    """An ensemble answers for its steps as they are now, and so does one that it is a step of."""
-    known = {"m0": on(0, FIRST), "m1": on(0, LAST)}
-
-    def find(name, version):
-        if known[name] is Ellipsis:
-            raise InferenceError("unknown", Code.NOT_FOUND)
-        return known[name]
-
-    inner = EnsemblePlaces(ensemble_of(CHAIN).graph(), find)
-
-    def as_model(name, version):
-        """The names of a node's tensors are others than those of the ensemble that is its model."""
-        reads, outputs = list(inner.reads.values()), list(inner.outputs.values())
-        return FixedPlaces({"i0": reads[0]} if reads else {}, {"o0": outputs[0]})
-
-    outer = EnsemblePlaces(ensemble_of([Node([("in", False)], ["out"])]).graph(), as_model)
-    assert (outer.reads, outer.outputs) == ({"in": 0}, {"out": PLACES[0]})
-    known["m1"] = on(1, LAST)
-    assert (outer.reads, outer.outputs) == ({"in": 0}, {"out": PLACES[1]})
-    known["m0"] = ...
-    assert (outer.reads, outer.outputs) == ({}, {"out": PLACES[1]})
+@pytest.mark.parametrize("models", [(None, None), (TensorPlaces({}, {}), None)])
+def test_main_memory(models):
+    """An ensemble has no places if no tensor of its own may lie on a GPU."""
+    assert ensemble_places(*placed(ensemble_of(CHAIN), *models)) is None
 
 
 @given(ensembles(), st.data())
@@ -142,7 +123,7 @@ def test_all_readers_agree(graphs, data):
     graph = graphs.graph()
     answers = st.sampled_from([on, reads_main_memory, nowhere])
     models = {index: data.draw(answers)(data.draw(st.integers(0, 1)), node) for index, node in enumerate(graphs.nodes)}
-    places = ensemble_places(graph.plan(None), models)
+    places = ensemble_places(graph.plan(None), models) or TensorPlaces({}, {})
     plan = graph.plan(graphs.requested)
     wanted = data.draw(st.sampled_from([None, places.outputs, dict.fromkeys(graphs.outputs, PLACES[0])]))
     assert places.reads.keys() <= set(graphs.inputs)

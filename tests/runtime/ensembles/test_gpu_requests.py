@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.ensembles.gpu_places import ensemble_places
+from pyruntime.runtime.gpus.tensor_places import TensorPlaces
 from pyruntime.runtime.regions import GpuRegion
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.addresses import address
@@ -103,7 +104,7 @@ def test_whatever_happens(graphs, limit, data):
         model.on_gpus = data.draw(st.sampled_from([on, on, reads_main_memory, nowhere]))(gpu, node)
         model.chunk = memory.region(gpu)
     models = {index: model.on_gpus for index, model in enumerate(world.models.values())}
-    places = ensemble_places(graphs.graph().plan(None), models)
+    places = ensemble_places(graphs.graph().plan(None), models) or TensorPlaces({}, {})
     given_there = {name: memory.region(gpu) for name, gpu in places.reads.items() if name in graphs.given}
     wanted = data.draw(st.sampled_from([None, places.outputs, {name: PLACES[0] for name in graphs.outputs}]))
     for _ in range(data.draw(st.integers(1, 3))):

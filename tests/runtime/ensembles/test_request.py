@@ -132,7 +132,6 @@ class World:
             lambda name, _: self.models[name],
             None,
             self.peers,
-            has_gpus=True,
         )
         self.ensemble = made
         self.requests = EnsembleRequests(made, self)

@@ -7,7 +7,7 @@ from operator import eq
 import pytest
 
 from pyruntime.runtime.gpus.tensor_places import (
-    FixedPlaces,
+    TensorPlaces,
     check_input_tensors,
     outputs_for,
     places_of_model,
@@ -75,7 +75,7 @@ def test_nowhere():
 
 def test_outputs_for_a_gpu():
     """The outputs of an ensemble may be on several GPUs, of which others can read some."""
-    places = FixedPlaces({}, {"A": GPU_1, "B": (0, 0, MEMORY_GPU, 0)})
+    places = TensorPlaces({}, {"A": GPU_1, "B": (0, 0, MEMORY_GPU, 0)})
     assert outputs_for(places, 1, eq) == {"A": GPU_1}
     assert outputs_for(places, 2, eq) == {}
     assert outputs_for(places, 2, lambda source, target: True) == places.outputs

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pyruntime.runtime.execution.job import Job, tensor_refs
-from pyruntime.runtime.gpus.tensor_places import FixedPlaces
+from pyruntime.runtime.gpus.tensor_places import TensorPlaces
 from pyruntime.runtime.inference.gpu_use import GpuUse
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.regions import GpuRegion, create_region
@@ -184,7 +184,7 @@ def test_model_is_unloaded_meanwhile():
 
 def test_inputs_that_stay(model):
     """A model that reads its inputs on the GPU finds them in the memory of the client, until it lets go of them."""
-    memory, model.on_gpus = Memory(bytes(100)), FixedPlaces({"A": 1, "B": 1}, {})
+    memory, model.on_gpus = Memory(bytes(100)), TensorPlaces({"A": 1, "B": 1}, {})
     inputs = [
         InputTensor(name, datatype, [count], b"", gpu=GpuContents(memory, offset, size))
         for name, datatype, count, offset, size in (("A", "FP32", 2, 32, 8), ("B", "UINT8", 3, 16, 3))
@@ -235,7 +235,7 @@ def test_inputs_that_stay(model):
 )
 def test_inputs_that_do_not_stay(model, reads, datatype, offset, size):
     """Inputs are in main memory that the model does not read on that GPU, or that no kernel can read."""
-    memory, model.on_gpus = Memory(bytes(100)), None if reads is None else FixedPlaces(reads, {})
+    memory, model.on_gpus = Memory(bytes(100)), None if reads is None else TensorPlaces(reads, {})
     tensor = InputTensor("A", datatype, [size // 4], b"", gpu=GpuContents(memory, offset, size))
     request = InferRequest("m", inputs=[tensor], uses_gpu=True)
 
@@ -336,7 +336,7 @@ def test_outputs_that_stay(model, outputs, staying):
         return {name: (0, 0, MEMORY_GPU, gpu) for name, gpu in gpus.items()}
 
     async def check(use, got):
-        model.on_gpus = None if outputs is None else FixedPlaces({}, places(outputs))
+        model.on_gpus = None if outputs is None else TensorPlaces({}, places(outputs))
         assert use.places_on_gpu(model) == (None if staying is None else places(staying))
 
     run(check, request)

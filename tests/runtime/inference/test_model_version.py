@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyruntime.runtime.gpus.tensor_places import FixedPlaces
+from pyruntime.runtime.gpus.tensor_places import TensorPlaces
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason
@@ -626,7 +626,8 @@ class TestKnown:
     def test_tensors_of_a_cache(self, memory):
         """A model with a response cache has its tensors in main memory."""
         made = model(memory, cache=SimpleNamespace(answers=None))
-        made.leave_on_gpus(FixedPlaces({}, {}))
+        made.leave_on_gpus(lambda: TensorPlaces({}, {}))
+        made.review_places()
         assert made.on_gpus is None
 
     def test_a_cache(self, memory):

@@ -49,6 +49,9 @@ class Version:
 
         self.instances = ["old"]
         self.released = []
+        # Where its tensors are, and what finds that out.
+        self.find_places = lambda: None
+        self.on_gpus = None
 
     def busy(self):
         self.finished.clear()
@@ -62,7 +65,12 @@ class Version:
     def exchange(self, spec, instances):
         leaving = [each for each in self.instances if each not in instances]
         self.instances = instances
+        self.review_places()
         return leaving
+
+    def review_places(self):
+        before, self.on_gpus = self.on_gpus, self.find_places()
+        return self.on_gpus != before
 
     async def release(self, instance, timeout_s):
         self.released.append(instance)

@@ -287,3 +287,54 @@ class TestUnload:
             assert served(world) == ["f", "n", "x"]
 
         world(test)
+
+
+class TestGpus:
+    """Where tensors of ensembles may lie is found out when that of a model changes, and never by requests."""
+
+    @staticmethod
+    async def load(world, looks):
+        """Load a model, and three ensembles above it, whose tensors may lie where those of their steps may."""
+        world.add("m", config=f"{MODEL} instance_group [ {{ count: 1 }} ]")
+        world.add("e", "f", config=ensemble("m"))
+        world.add("g", config=nested("e"))
+        for name, step in (("m", None), ("e", "m"), ("f", "m"), ("g", "e")):
+            await world.control.load(name)
+            model = world.table.resolve(name)
+            model.find_places = lambda name=name, step=step: (
+                looks.append(name) or (world.gpu if step is None else world.table.resolve(step).on_gpus)
+            )
+            model.review_places()
+        looks.clear()
+
+    @staticmethod
+    async def regroup(world, count):
+        text = f"{MODEL} instance_group [ {{ count: {count} }} ]"
+        (world.repository / "m" / "config.pbtxt").write_text(text)
+        await world.control.load("m")
+        await quiet(world)
+
+    def test_move(self, world):
+        """A model that moves tells all that depend on it, and none of them is loaded again."""
+
+        async def test(world):
+            looks, world.gpu = [], 0
+            await self.load(world, looks)
+            world.gpu = 1
+            await self.regroup(world, 2)
+            assert [world.table.resolve(name).on_gpus for name in "mefg"] == [1, 1, 1, 1]
+            assert looks == ["m", "e", "f", "g"]
+            assert world.loader.log == ["m:1", "e:1", "f:1", "g:1", "m:1 has 2"]
+
+        world(test)
+
+    def test_instances_in_the_same_place(self, world):
+        """If nothing changes for an ensemble, those above it are not asked."""
+
+        async def test(world):
+            looks, world.gpu = [], 0
+            await self.load(world, looks)
+            await self.regroup(world, 2)
+            assert looks == ["m", "e", "f"]
+
+        world(test)

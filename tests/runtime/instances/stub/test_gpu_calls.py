@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyruntime.runtime.gpus.tensor_places import FixedPlaces
+from pyruntime.runtime.gpus.tensor_places import TensorPlaces
 from pyruntime.runtime.memory.gpu_peers import GpuSlot, Moved, Tensor
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.regions import GpuRegion
@@ -72,7 +72,7 @@ class GpuBench(Bench):
         self.peers = self.server.peers = Peers()
         self.memory = self.callee.memory = RequestMemory("other", 4096, 4096)
         self.callee.expected = 0
-        self.callee.on_gpus = FixedPlaces({"IN": 1}, {"OUT": (0, 0, MEMORY_GPU, 1)})
+        self.callee.on_gpus = TensorPlaces({"IN": 1}, {"OUT": (0, 0, MEMORY_GPU, 1)})
         self.calls._plan = replace(self.calls._plan, gpu=0)
         self.connection.regions.lease(self.here)
         self.taken = []
@@ -328,7 +328,7 @@ class TestInputs:
         bench = bench()
 
         async def check():
-            bench.callee.on_gpus = FixedPlaces({"IN": 0}, {})
+            bench.callee.on_gpus = TensorPlaces({"IN": 0}, {})
             assert self.given(bench).regions == [bench.here]
             freed = []
             bench.calls.died()

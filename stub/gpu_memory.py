@@ -127,6 +127,13 @@ class _Reserve(NamedTuple):
     size: int
 
 
+class _TakenBack(NamedTuple):
+    """See `take_back`."""
+
+    at: int
+    written_on: Optional[int]
+
+
 class Loan(Protocol):
     """Memory of this process that the host writes to, free when nothing refers to it: `pointer` maps its `offset`."""
 
@@ -147,7 +154,7 @@ class GpuMemory:
         self._ask = ask
         self._tell = tell
         self._lend = lend
-        self._lock: FreeingLock[int] = FreeingLock(self.free)
+        self._lock: FreeingLock[_TakenBack] = FreeingLock(self._free_taken_back)
         self._announced: Dict[int, MapGpu] = {}
         self._chunks: Dict[int, Chunk] = {}
         self._leases: Dict[int, _Lease] = {}
@@ -319,6 +326,7 @@ class GpuMemory:
             self.written(slot.gpu)
         except GpuError as exc:
             raise TritonModelException(f"a tensor on GPU {slot.gpu} cannot be shown: {exc.explanation}") from exc
+        slot.is_written = True
         with self._lock:
             self._held.setdefault(at, []).append(slot)
         return slot.place
@@ -419,9 +427,20 @@ class GpuMemory:
         del owner  # without the lock, since it may have a destructor
         return True
 
-    def take_back(self, at: int) -> None:
-        """As `free`, for destructors: they may run in a thread that uses the memory, which frees it afterwards."""
-        self._lock.take_back(at)
+    def take_back(self, at: int, written_on: Optional[int]) -> None:
+        """As `free`, for destructors: they may run in a thread that uses the memory, which frees it afterwards.
+
+        A library may still write there on the GPU `written_on`, if it is not None.
+        """
+        self._lock.take_back(_TakenBack(at, written_on))
+
+    def _free_taken_back(self, taken: _TakenBack) -> None:
+        if taken.written_on is not None:
+            try:
+                gpu_of(taken.written_on).settle()  # nobody knows the stream
+            except GpuError as exc:  # the GPU is lost
+                LOGGER.debug("work on GPU %d: %s", taken.written_on, exc)
+        self.free(taken.at)
 
     def _allocate(self, gpu: int, size: int) -> Optional[Tuple[_Lease, int]]:
         with self._lock:

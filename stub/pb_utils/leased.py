@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tensor that a library writes on a GPU where other processes can open it: see stub/gpu_memory.py.
 
-The library waits for its own work on the GPU before it hands the tensor over: the contents are complete.
+The library waits for its own work on the GPU before it hands the tensor over: the contents are complete. Without that
+it may still write when it lets go of the memory, so that this process waits for all work on the GPU.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ class Slot:
         self.size = size
         self.place = place
         self.pointer = pointer
+        # Whether the tensor was handed over.
+        self.is_written = False
         self._memory = memory
 
     def __del__(self) -> None:
-        self._memory.take_back(self.place.address)
+        self._memory.take_back(self.place.address, None if self.is_written else self.gpu)
 
 
 class LeasedContents(GpuContents):

@@ -473,6 +473,42 @@ def test_memory_that_is_let_go_of_by_a_destructor(broker):
     assert slot_on(broker.memory, 0, CHUNK).place == place
 
 
+def test_memory_that_is_not_handed_over(broker):
+    """The library may still write to it: others have it when all work on the GPU is done."""
+    slots = [slot_on(broker.memory, 0, CHUNK) for _ in range(2)]
+    pointer = slots[0].pointer
+    gpu_of(0).enqueue(lambda: gpu_of(0).write_by(pointer, b"late!"))
+    gpu_of(0).enqueue(lambda: broker.told.append("written"))
+    slots.pop()
+    assert broker.told == ["written", (RETURN_GPU, [11])]
+    gpu_of(0).enqueue(lambda: gpu_of(0).write_by(pointer, b"later"))
+    slots.pop()
+    slot = slot_on(broker.memory, 0, 5)
+    assert slot.pointer == pointer
+    gpu_of(0).write_by(pointer, b"hello")
+    gpu_of(0).settle()
+    assert broker.contents(slot.place.address, 5) == b"hello"
+
+
+def test_memory_that_was_handed_over(broker, monkeypatch):
+    """The library has waited for its own work, and need not wait for other work."""
+    slot = slot_on(broker.memory, 0, 5)
+    place = broker.memory.place(leased_tensor("T", "UINT8", [5], slot)._array)
+    monkeypatch.setattr(gpu_of(0), "settle", pytest.fail)
+    broker.memory.free(place.address)
+    slot = None
+    assert broker.memory.allocate(0, 5)[0] == place
+
+
+def test_memory_that_is_not_handed_over_on_a_gpu_that_fails(broker, monkeypatch):
+    """It is free: nothing writes to it any more."""
+    slot = slot_on(broker.memory, 0, 5)
+    place = slot.place
+    monkeypatch.setattr(gpu_of(0), "settle", lambda: fail("CUDA_ERROR_LAUNCH_FAILED"))
+    slot = None
+    assert broker.memory.allocate(0, 5)[0] == place
+
+
 def test_chunks_that_are_let_go_of_by_a_destructor(broker):
     """They are given back as soon as the thread that uses the memory is done, also if nobody uses it any more."""
     slots = [slot_on(broker.memory, 0, CHUNK) for _ in range(3)]

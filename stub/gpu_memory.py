@@ -12,7 +12,6 @@ copies, and others wait for it before theirs.
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import suppress
 from typing import (
@@ -31,6 +30,8 @@ from typing import (
 )
 
 from pyruntime.stub.freeing_lock import FreeingLock
+from pyruntime.stub.gpu_owners import Owners
+from pyruntime.stub.gpu_reserves import Reserve, Reserves, end_process
 from pyruntime.stub.gpus import gpu_of, ordinal_of
 from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.pb_utils.errors import TritonModelException
@@ -39,7 +40,7 @@ from pyruntime.utils.addresses import address, split
 from pyruntime.utils.arena import slot_bytes
 from pyruntime.utils.errors import LocalError
 from pyruntime.utils.gpu.chunks import ChunkArena
-from pyruntime.utils.gpu.driver import ALIGNED_BYTES, GpuError, GpuHandleError, gpu_error
+from pyruntime.utils.gpu.driver import GpuError, GpuHandleError, gpu_error
 from pyruntime.utils.messages import CLOSED_GPU, FETCH_GPU, LEASE_GPU, RETURN_GPU, MapGpu
 
 if TYPE_CHECKING:
@@ -118,15 +119,6 @@ class _Lease(ChunkArena):
         self.device = device
 
 
-class _Reserve(NamedTuple):
-    """Memory at `place` in which a framework of this process allocates: `size` bytes at `pointer`."""
-
-    place: OnGpu
-    gpu: int
-    pointer: int
-    size: int
-
-
 class _TakenBack(NamedTuple):
     """See `take_back`."""
 
@@ -166,10 +158,8 @@ class GpuMemory:
         # The event behind the copies of this process, by the number of the GPU in this process.
         self._events: Dict[int, int] = {}
         self._has_warned = False
-        self._reserves: List[_Reserve] = []
-        self._lacked = _nothing
-        # The owners of tensors that others read, by the address.
-        self._held: Dict[int, List[object]] = {}
+        self._reserves = Reserves()
+        self._owners = Owners(self._lock)
 
     # Tensors of other processes.
 
@@ -233,14 +223,14 @@ class GpuMemory:
         A framework that allocates there cannot go on: it has tensors there, and would put others in their place.
         """
         with self._lock:
-            is_reserved = self._is_reserved(number)
+            is_reserved = self._reserves.are_in(number)
             announced = self._announced.pop(number, None)
             self._leases.pop(number, None)
             chunk = self._chunks.pop(number, None)
             if self._asking and announced is None and chunk is None:
                 self._gone.add(number)
         if is_reserved:
-            _end_process()
+            end_process()
         if chunk is not None:
             chunk.close()
         self._tell(CLOSED_GPU, [number])
@@ -280,12 +270,8 @@ class GpuMemory:
         with self._lock:
             if split(place.address)[0] not in self._leases:  # it was lost just now, which has not ended the process
                 return None
-            self._reserves.append(_Reserve(place, gpu, pointer, size))
-        self._lacked = lacked
+            self._reserves.add(Reserve(place, pointer, size, lacked))
         return pointer, size
-
-    def _is_reserved(self, number: int) -> bool:
-        return any(split(each.place.address)[0] == number for each in self._reserves)
 
     def written(self, gpu: int) -> None:
         """Have others read behind the copies of this process so far, where it has allocated. Raises GpuError."""
@@ -327,8 +313,7 @@ class GpuMemory:
         except GpuError as exc:
             raise TritonModelException(f"a tensor on GPU {slot.gpu} cannot be shown: {exc.explanation}") from exc
         slot.is_written = True
-        with self._lock:
-            self._held.setdefault(at, []).append(slot)
+        self._owners.hold(at, slot)
         return slot.place
 
     def _in_reserve(self, contents: GpuContents) -> Optional[OnGpu]:
@@ -337,29 +322,13 @@ class GpuMemory:
         Raises GpuError and TritonModelException. Their owner is kept until nobody reads them, so that the framework
         does not use their memory for others.
         """
-        if not self._reserves or contents.place is not None:
+        place = self._reserves.find(contents)
+        if place is None:
             return None
-        for reserve in self._reserves:
-            offset = contents.pointer - reserve.pointer
-            if 0 <= offset <= reserve.size - contents.nbytes and not offset % ALIGNED_BYTES:
-                contents.settle()  # any stream may write to them
-                self.written(reserve.gpu)
-                place = reserve.place._replace(address=reserve.place.address + offset)
-                with self._lock:
-                    self._held.setdefault(place.address, []).append(contents.owner)
-                return place
-        self._warn_of_lack()
-        return None
-
-    def _warn_of_lack(self) -> None:
-        """Say once that a framework has asked for more than its reserve. What lies in it is not copied."""
-        lacked = self._lacked()
-        if lacked:
-            self._lacked = _nothing
-            LOGGER.warning(
-                "pyruntime.torch_allocator has no room for %d bytes that torch has asked for: tensors there are copied",
-                lacked,
-            )
+        contents.settle()  # any stream may write to them
+        self.written(contents.gpu)
+        self._owners.hold(place.address, contents.owner)
+        return place
 
     def place_all(self, tensors: Sequence[Any], passes_on: bool) -> Tuple[List[Optional[OnGpu]], List[int]]:
         """The places of tensors, None for those in main memory; and the addresses among them to be freed later.
@@ -391,7 +360,7 @@ class GpuMemory:
 
     def free(self, at: int) -> None:
         """Nobody reads a tensor of this process any more. A chunk that is not needed any longer is given back."""
-        if self._let_go(at):
+        if self._owners.let_go(at):
             return
         number, offset = split(at)
         with self._lock:
@@ -400,7 +369,7 @@ class GpuMemory:
                 return  # it was lost with its broker
             lease.free(offset)
             others = [each for each in self._leases.values() if each is not lease and each.chunk.gpu == lease.chunk.gpu]
-            if lease.is_needed(1 + sum(not self._is_reserved(each.chunk.number) for each in others)):
+            if lease.is_needed(1 + sum(not self._reserves.are_in(each.chunk.number) for each in others)):
                 return
             del self._leases[number]
             chunk = self._chunks.pop(number)
@@ -414,18 +383,6 @@ class GpuMemory:
             gpu_of(gpu).synchronize(self._events[gpu])
         except GpuError as exc:  # the GPU is lost, or nothing was copied there
             LOGGER.debug("copies on GPU %d: %s", gpu, exc)
-
-    def _let_go(self, at: int) -> bool:
-        """Whether a tensor has an owner, which may use the memory for others now."""
-        with self._lock:
-            owners = self._held.get(at)
-            if owners is None:
-                return False
-            owner = owners.pop()  # any of them: all own the same memory
-            if not owners:
-                del self._held[at]
-        del owner  # without the lock, since it may have a destructor
-        return True
 
     def take_back(self, at: int, written_on: Optional[int]) -> None:
         """As `free`, for destructors: they may run in a thread that uses the memory, which frees it afterwards.
@@ -499,15 +456,6 @@ class GpuMemory:
             self._has_warned = True
             reason = cause.explanation if isinstance(cause, GpuError) else cause
             LOGGER.warning("tensors on GPU %d go through main memory, because they have no room there: %s", gpu, reason)
-
-
-def _nothing() -> int:
-    return 0
-
-
-def _end_process() -> None:
-    LOGGER.error("the broker of the GPU was lost, with memory that torch allocates in: this process ends")
-    os._exit(1)
 
 
 def _opened(message: MapGpu) -> Chunk:

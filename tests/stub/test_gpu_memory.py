@@ -623,7 +623,7 @@ def ends(monkeypatch):
     def end():
         raise Ended
 
-    monkeypatch.setattr(gpu_memory, "_end_process", end)
+    monkeypatch.setattr(gpu_memory, "end_process", end)
 
 
 def test_a_reserve_that_is_lost(broker, reserve, ends):
@@ -672,15 +672,3 @@ def test_a_reserve_that_is_lost_before_it_is_made(broker, ends, monkeypatch):
 
     monkeypatch.setattr(broker.memory, "allocate", lose)
     assert broker.memory.reserve(0, CHUNK, lambda: 0) is None
-
-
-def test_a_reserve_that_is_full(broker, monkeypatch):
-    """The log says so once, when a tensor of the framework lies elsewhere."""
-    logged, lacked = [], [0]
-    monkeypatch.setattr(gpu_memory.LOGGER, "warning", lambda text, *arguments: logged.append(text % arguments))
-    broker.memory.reserve(0, CHUNK, lambda: lacked[0])
-    for lacked[0] in (0, 100, 200):
-        broker.memory.place(on_gpu(b"hello"))
-    assert logged == [
-        "pyruntime.torch_allocator has no room for 100 bytes that torch has asked for: tensors there are copied"
-    ]

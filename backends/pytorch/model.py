@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Dict, List, Mapping, Tuple
 
 import triton_python_backend_utils as pb_utils
 
-from pyruntime.backends.pytorch.archives import EXPORTED, SOURCE, kind_of
+from pyruntime.backends.pytorch.archives import EXPORTED, SOURCE, TORCHSCRIPT, kind_of
 from pyruntime.backends.pytorch.exported import describe_exported, rows_max
+from pyruntime.backends.pytorch.mapped_weights import share_weights
 from pyruntime.backends.pytorch.naming import Arguments, Results
 from pyruntime.backends.pytorch.options import Options, read_options
 from pyruntime.backends.pytorch.programs import (
@@ -73,7 +74,11 @@ class TritonPythonModel:
         device = torch_device(torch, settings.name, args["model_instance_kind"], args["model_instance_device_id"])
         version_dir = os.path.join(args["model_repository"], args["model_version"])
         _load_libraries(torch, settings, version_dir)
-        self._program = load_program(torch, settings.name, _find_file(settings, version_dir), device)
+        path = _find_file(settings, version_dir)
+        self._program = load_program(torch, settings.name, path, device)
+        if self._options.weight_sharing and self._program.kind in (TORCHSCRIPT, EXPORTED):
+            module = self._program.module
+            share_weights(torch, [*module.parameters(), *module.buffers()], path)
         most = self._program.rows_max
         if most is not None and settings.max_batch_size > most:
             raise ConfigError(

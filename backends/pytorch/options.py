@@ -24,6 +24,7 @@ class Options:
     tensor_fuser: Optional[bool]
     cudnn: bool
     cache_cleaning: bool
+    weight_sharing: bool
     compile: Optional[Dict[str, Any]]
 
 
@@ -39,6 +40,7 @@ def read_options(settings: Settings, threads: int) -> Options:
         tensor_fuser=_flag(settings, "ENABLE_TENSOR_FUSER"),
         cudnn=not settings.boolean("DISABLE_CUDNN"),
         cache_cleaning=settings.boolean("ENABLE_CACHE_CLEANING"),
+        weight_sharing=settings.boolean("ENABLE_WEIGHT_SHARING"),
         compile=_compile_arguments(settings),
     )
 

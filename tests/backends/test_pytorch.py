@@ -96,6 +96,8 @@ class TestOptions:
         found = options()
         assert (found.threads, found.interop_threads, found.inference_mode) == (3, None, True)
         assert (found.optimized_execution, found.cache_cleaning, found.compile) == (True, False, None)
+        assert not found.weight_sharing
+        assert options(ENABLE_WEIGHT_SHARING="true").weight_sharing
         assert (found.jit_executor, found.jit_profiling, found.tensor_fuser, found.cudnn) == (None, None, None, True)
 
     def test_parameters(self):

@@ -17,6 +17,8 @@ import pytest
 # The weights are a square matrix of 100 MiB.
 WEIGHTS_MIB = int(os.environ.get("SHARED_WEIGHTS_MIB", "100"))
 SIZE = math.isqrt(WEIGHTS_MIB << 18)
+# Loading a program of torch.export imports much of torch that nothing else needs.
+MODULES_OF_EXPORT_MIB = 120
 GROUP = "instance_group {{ kind: KIND_CPU count: {} }}\n"
 TENSORS = f"""
 input {{ name: "x" data_type: TYPE_FP32 dims: [ 1, {SIZE} ] }}
@@ -60,8 +62,11 @@ def pss(pid):
         return next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
 
 
-def check(server, wait_until):
-    """Three more instances take less than one more copy of the weights."""
+def check(server, wait_until, modules_mib=0):
+    """Three more instances take less than one more copy of the weights.
+
+    `modules_mib` is what each instance has for modules that it imports itself, in MiB.
+    """
     used = {}
     with closing(server.client()) as client:
         for name in ("one", "four"):
@@ -72,6 +77,7 @@ def check(server, wait_until):
             wait_until(lambda: not server.stubs())
     print(f"weights {WEIGHTS_MIB} MiB, one instance {used['one']:.0f}, four {used['four']:.0f}")
     assert used["one"] > 0.99 * WEIGHTS_MIB, used
+    used["four"] -= 3 * modules_mib
     assert used["four"] - used["one"] < WEIGHTS_MIB, used
     if WEIGHTS_MIB >= 500:
         assert used["four"] < 1.3 * used["one"], used
@@ -86,6 +92,32 @@ def test_safetensors(serve, model, wait_until):
         (folder / "1" / "model.py").write_text(MODULE)
         safetensors.save_file({"weight": torch.ones(SIZE, SIZE)}, folder / "1" / "model.safetensors")
     check(serve("--model-control-mode=explicit"), wait_until)
+
+
+@pytest.mark.parametrize("file", ["model.pt", "model.pt2"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_programs_of_torch(serve, model, wait_until, tmp_path, file):
+    """With Triton's parameter the weights of TorchScript and of exported programs are mapped from their file."""
+    torch = pytest.importorskip("torch", reason="torch is not installed (pip install torch)")
+
+    class Product(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(SIZE, SIZE))
+
+        def forward(self, x):
+            return x @ self.weight
+
+    module = Product()
+    if file == "model.pt":
+        torch.jit.trace(module, torch.ones(1, SIZE)).save(tmp_path / file)
+    else:
+        torch.export.save(torch.export.export(module, (torch.ones(1, SIZE),)), tmp_path / file)
+    shares = 'parameters { key: "ENABLE_WEIGHT_SHARING" value { string_value: "true" } }\n'
+    for name, count in (("one", 1), ("four", 4)):
+        folder = model(name, None, 'backend: "pytorch"\n' + shares + TENSORS + GROUP.format(count))
+        (folder / "1" / file).hardlink_to(tmp_path / file)
+    check(serve("--model-control-mode=explicit"), wait_until, MODULES_OF_EXPORT_MIB if file == "model.pt2" else 0)
 
 
 def test_external_data(serve, model, wait_until, tmp_path, monkeypatch):

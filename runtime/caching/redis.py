@@ -31,7 +31,7 @@ _TLS = {
     "cacert": "ssl_ca_certs",
     "cacert_dir": "ssl_ca_path",
 }
-_KEYS = {"host", "port", "user", "password", "db", "pool_size", "tls_enabled", *_NUMBERS, *_TLS}
+_KEYS = {"host", "port", "user", "password", "db", "pool_size", "tls_enabled", "sni", *_NUMBERS, *_TLS}
 
 
 class RedisCache(ResponseCache):
@@ -55,7 +55,8 @@ class RedisCache(ResponseCache):
         except ImportError:
             raise LoadError("the response cache 'redis' needs redis-py: pip install 'pyruntime[redis]'") from None
         options = _options(self._config)
-        pool = redis.BlockingConnectionPool if not options.pop("ssl") else _tls_pool(redis)
+        is_tls, server_name = options.pop("ssl"), options.pop("server_name")
+        pool = _tls_pool(redis, server_name) if is_tls else redis.BlockingConnectionPool
         self._client = redis.Redis(connection_pool=pool(**options))
         self._failure = redis.RedisError
         _LOG.info("Response cache '%s' is at %s:%d", self.name, options["host"], options["port"])
@@ -79,9 +80,24 @@ class RedisCache(ResponseCache):
         await asyncio.to_thread(self._client.close)
 
 
-def _tls_pool(redis: Any) -> Any:
+def _tls_pool(redis: Any, server_name: str) -> Any:
+    """A function that makes a pool; the certificate of the server must have its name, or its host if that is ""."""
+
+    class NamedConnection(redis.SSLConnection):  # type: ignore[misc]
+        """Connects itself to the host, and asks there for the server of another name: redis-py has no option for it."""
+
+        host: str
+
+        def _wrap_socket_with_ssl(self, sock: Any) -> Any:
+            host, self.host = self.host, server_name
+            try:
+                return super()._wrap_socket_with_ssl(sock)
+            finally:
+                self.host = host
+
     def pool(**options: Any) -> Any:
-        return redis.BlockingConnectionPool(connection_class=redis.SSLConnection, **options)
+        connection_class = NamedConnection if server_name else redis.SSLConnection
+        return redis.BlockingConnectionPool(connection_class=connection_class, **options)
 
     return pool
 
@@ -108,6 +124,7 @@ def _options(config: Mapping[str, str]) -> dict[str, Any]:
         "socket_timeout": _number(config, "socket_timeout", TIMEOUT_MS) / 1000,
         "timeout": _number(config, "wait_timeout", TIMEOUT_MS) / 1000,
         "ssl": is_tls,
+        "server_name": config.get("sni", ""),
     }
     if is_tls:
         options |= {option: config[key] for key, option in _TLS.items() if key in config}

@@ -69,6 +69,26 @@ backend: "python"
 input [ { name: "A" data_type: TYPE_INT64 dims: [ -1 ] }, { name: "B" data_type: TYPE_INT64 dims: [ -1 ] } ]
 output [ { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] } ]
 """
+# Adds a power of ten, by its version.
+ADD_VERSION = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.n = 10 ** int(args["model_version"])
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy() + self.n)])
+                for request in requests]
+"""
+FAIL_ON_MINUS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.one(request.inputs()[0].as_numpy()) for request in requests]
+
+    def one(self, array):
+        if array.min() < 0:
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError("negative"))
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)])
+"""
 FAIL = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -434,3 +454,58 @@ def test_timing_on_the_command_line(server):
     assert [each["model"] for each in json.loads(done.stdout)["step_times"]] == ["first", "second", "third"]
     done = subprocess.run([*command, "first", "--timing"], capture_output=True, text=True, check=False)
     assert (done.returncode, "--timing is for ensembles" in done.stderr) == (2, True)
+
+
+def test_versions_of_a_step(model, deploy):
+    """A step has the version that it names, also where another step has another version of the same model."""
+    folder = model("add", ADD_VERSION, more="version_policy { all {} }\n")
+    for version in (2, 3):
+        (folder / str(version)).mkdir()
+        (folder / str(version) / "model.py").write_text((folder / "1" / "model.py").read_text())
+    steps = [
+        step("add", {"IN": "IN"}, {"OUT": "t1"}, version=3),
+        step("add", {"IN": "t1"}, {"OUT": "t2"}, version=1),
+        step("add", {"IN": "t2"}, {"OUT": "OUT"}),
+    ]
+    model("both", None, ensemble(*steps))
+    server = deploy()
+    assert server.infer("both", numbers(1)).as_numpy("OUT").tolist() == [1 + 1000 + 10 + 1000]
+    found = json.loads(server.request("GET", "/v2/models/add/stats").body)["model_stats"]
+    assert {each["version"]: each["inference_count"] for each in found} == {"1": 1, "2": 0, "3": 2}
+
+
+def test_counts(model, serve):
+    """An ensemble and its steps count each request once, and the times of an ensemble are those of its steps."""
+    model("one", ADD)
+    model("two", FAIL_ON_MINUS)
+    model("both", None, chain("one", "two"))
+    server = serve()
+    for value in (1, 2, 3):
+        assert server.infer("both", numbers(value)).as_numpy("OUT").tolist() == [value + 1]
+    assert server.refusal("both", numbers(-5)) == (
+        500,
+        "in ensemble 'both', negative (step 1, model 'two')",
+    )
+    stats = {}
+    for name in ("one", "two", "both"):
+        (stats[name],) = json.loads(server.request("GET", f"/v2/models/{name}/stats").body)["model_stats"]
+    counts = {name: (each["inference_count"], each["execution_count"]) for name, each in stats.items()}
+    assert counts == {"one": (4, 4), "two": (3, 4), "both": (3, 3)}
+    ended = {
+        name: [each["inference_stats"][kind]["count"] for kind in ("success", "fail")] for name, each in stats.items()
+    }
+    assert ended == {"one": [4, 0], "two": [3, 1], "both": [3, 1]}
+    page = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+
+    def metric(family, name):
+        """The sum of a family for a model, over all reasons."""
+        return sum(
+            float(value) for value in re.findall(rf'^{family}{{[^}}]*model="{name}",[^}}]*}} (\S+)$', page, re.M)
+        )
+
+    for name in ("one", "two", "both"):
+        success, failures = ended[name]
+        assert metric("nv_inference_request_success", name) == success
+        assert metric("nv_inference_request_failure", name) == failures
+        assert metric("nv_inference_count", name) == counts[name][0]
+        assert metric("nv_inference_exec_count", name) == counts[name][1]

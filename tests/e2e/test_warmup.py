@@ -31,9 +31,9 @@ def warmup(data="zero_data: true", name="s", more="batch_size: 1", dims="dims: [
     return f'model_warmup {{ name: "{name}" {more} {inputs} }}\n'
 
 
-def noted(folder):
+def noted(folder, name="notes"):
     """The executions so far: the instance, and what it got."""
-    path = folder / "notes"
+    path = folder / name
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -72,6 +72,55 @@ def test_every_instance(model, serve, wait_until):
     wait_until(lambda: len(noted(folder)) == 3)
     assert noted(folder)[2][0] == "m_0_0"
     assert server.infer("m", {"IN": np.array([1])}).as_numpy("OUT").tolist() == [1]
+
+
+def test_added_instance(model, serve):
+    """An instance that is added while the others serve warms up before it gets requests; the others do not again."""
+    # A name with a dot is no change of the model.
+    folder = model("m", NOTES.replace("/notes", "/.notes"), more="instance_group { count: 1 }\n" + warmup())
+    server = serve("--model-control-mode=explicit", "--load-model=*")
+    assert [name for name, _ in noted(folder, ".notes")] == ["m_0_0"]
+    config = folder / "config.pbtxt"
+    config.write_text(config.read_text().replace("count: 1 }", "count: 2 }", 1))
+    assert server.request("POST", "/v2/repository/models/m/load", {}).status == 200
+    assert noted(folder, ".notes") == [["m_0_0", [[0, 0]]], ["m_0_1", [[0, 0]]]]
+
+
+# Notes all inputs, and returns the next state.
+SEQUENTIAL = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.notes = args["model_repository"] + "/notes"
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            with open(self.notes, "a") as notes:
+                print(json.dumps({name: array.tolist() for name, array in sorted(tensors.items())}), file=notes)
+            out = pb_utils.Tensor("OUT", tensors["IN"])
+            responses.append(pb_utils.InferenceResponse([out, pb_utils.Tensor("NEXT", tensors["STATE"] + 1)]))
+        return responses
+"""
+
+
+def test_sequences(model, serve):
+    """A sample of a model with sequences has its control inputs and states, and leaves nothing behind."""
+    start = "control_input { name: 'START' control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }"
+    state = "state { input_name: 'STATE' output_name: 'NEXT' data_type: TYPE_INT64 dims: [ 1 ] }"
+    tensors = "inputs { key: 'IN' value { data_type: TYPE_INT64 dims: [ 2 ] zero_data: true } }"
+    for name in ("START", "STATE"):
+        kind = "TYPE_INT32" if name == "START" else "TYPE_INT64"
+        tensors += f" inputs {{ key: '{name}' value {{ data_type: {kind} dims: [ 1, 1 ] zero_data: true }} }}"
+    sample = f"model_warmup {{ name: 's' batch_size: 1 count: 2 {tensors} }}"
+    folder = model("m", SEQUENTIAL, more=f"max_batch_size: 1 sequence_batching {{ {start} {state} }} {sample}")
+    server = serve()
+    warm = {"IN": [[0, 0]], "START": [[0]], "STATE": [[0]]}
+    assert noted(folder) == [warm] * 2
+    for is_start in (True, False):
+        server.infer("m", {"IN": np.array([[3, 4]])}, sequence_id=1, sequence_start=is_start)
+    rows = [{"IN": [[3, 4]], "START": [[int(is_start)]], "STATE": [[int(not is_start)]]} for is_start in (True, False)]
+    assert noted(folder)[2:] == rows
 
 
 DECOUPLED = """

@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.e2e.harness.frameworks import STAND_IN_ARRAY
 from tests.e2e.harness.gpu_regions import HTTP, lose_broker, on_gpu, to_gpu
+from tests.e2e.harness.waiting import open_gate
 from tests.plugins.gpus import TWO_GPUS, TWO_PEERS
 
 CONFIG = """
@@ -29,7 +30,6 @@ COMMON = (
     STAND_IN_ARRAY
     + '''
 import os
-import time
 import triton_python_backend_utils as pb_utils
 
 def here(tensor, name="seen"):
@@ -100,10 +100,9 @@ class TritonPythonModel:
             return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.concatenate(found))])
         answer = call.exec()
         if id == "wait":  # and hand the tensor on
-            flag = os.path.join(os.path.dirname(__file__), "waits")
-            open(flag, "w").close()
-            while os.path.exists(flag):
-                time.sleep(0.01)
+            gate = os.path.join(os.path.dirname(__file__), "gate")
+            os.mkfifo(gate)
+            open(gate).close()
             tensor = answer.output_tensors()[0]
             tensor._name = "IN"
             call = pb_utils.InferenceRequest(model_name="again0", requested_output_names=["OUT"], inputs=[tensor])
@@ -267,12 +266,12 @@ def test_reader_dies(server):
 @pytest.mark.parametrize("ordinal", [0, 1])
 def test_broker_is_lost(server, repository, wait_until, ordinal):
     """A copy is lost with the broker of its GPU, and a tensor that was copied is not."""
-    array, waits = np.arange(1000), repository / "call0" / "1" / "waits"
+    array, gate = np.arange(1000), repository / "call0" / "1" / "gate"
     with ThreadPoolExecutor(1) as threads:
         pending = threads.submit(infer, server, "call0", array, "double1 wait")
-        wait_until(waits.exists)
+        wait_until(gate.exists)
         lose_broker(server, ordinal)
-        waits.unlink()
+        open_gate(gate)
         if ordinal:
             assert_array_equal(pending.result(), array * 140)
         else:

@@ -15,6 +15,7 @@ from pyruntime.utils.gpu.driver import GpuHandleError
 
 from .harness.frameworks import STAND_IN_ARRAY
 from .harness.gpu_regions import HTTP, lose_broker, on_gpu, sent, to_gpu
+from .harness.waiting import open_gate
 
 CONFIG = """
 backend: "python"
@@ -78,10 +79,9 @@ class TritonPythonModel:
             tensor = call.exec().output_tensors()[0]
             assert not tensor.is_cpu() and tensor.__dlpack_device__() == (2, 0)
             if id == "wait":
-                flag = os.path.join(os.path.dirname(__file__), "waits")
-                open(flag, "w").close()
-                while os.path.exists(flag):
-                    time.sleep(0.01)
+                gate = os.path.join(os.path.dirname(__file__), "gate")
+                os.mkfifo(gate)
+                open(gate).close()
             if callee != "make":
                 given = pb_utils.Tensor.from_dlpack("IN", tensor.to_dlpack()) if id == "capsule" else tensor
                 given._name = "IN"
@@ -107,7 +107,7 @@ ensemble_scheduling {
   step { model_name: "LAST" model_version: -1 input_map { key: "IN" value: "b" } output_map { key: "OUT" value: "OUT" }}
 }
 """
-# Has its input on the GPU while a file is there, and doubles it then.
+# Has its input on the GPU while it waits at a gate, and doubles it then.
 WAIT = (
     STAND_IN_ARRAY
     + """
@@ -116,10 +116,9 @@ class TritonPythonModel:
         (request,) = requests
         tensor = request.inputs()[0]
         assert not tensor.is_cpu()
-        flag = os.path.join(os.path.dirname(__file__), "waits")
-        open(flag, "w").close()
-        while os.path.exists(flag):
-            time.sleep(0.01)
+        gate = os.path.join(os.path.dirname(__file__), "gate")
+        os.mkfifo(gate)
+        open(gate).close()
         return [pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", times(take(tensor), 2))])]
 """
 )
@@ -331,14 +330,14 @@ def test_one_input_in_place(server, region, where):
 
 def test_last_reader(server, region, repository, wait_until):
     """The memory of a client stays registered until the last step that reads it has ended, though another one has."""
-    waits = repository / "wait" / "1" / "waits"
+    gate = repository / "wait" / "1" / "gate"
     client = InPlace(server, region, np.arange(1000))
     with ThreadPoolExecutor(1) as threads:
         pending = threads.submit(client.infer, "both_read")
-        wait_until(waits.exists)
+        wait_until(gate.exists)
         client.input.unregister()
         assert client.is_registered()
-        waits.unlink()
+        open_gate(gate)
         assert_array_equal(pending.result(), client.array * 2)
     assert not client.is_registered()
     wait_until(client.is_free)
@@ -346,15 +345,15 @@ def test_last_reader(server, region, repository, wait_until):
 
 def test_broker_is_lost_between_steps(server, region, repository, wait_until):
     """So are the tensors between steps. The input is the client's, and the next request reads it again."""
-    waits = repository / "wait" / "1" / "waits"
+    gate = repository / "wait" / "1" / "gate"
     client = InPlace(server, region, np.arange(1000))
     with ThreadPoolExecutor(1) as threads:
         for is_lost in (True, False):
             pending = threads.submit(client.infer, "one_after_the_other")
-            wait_until(waits.exists)
+            wait_until(gate.exists)
             if is_lost:
                 lose_broker(server)
-            waits.unlink()
+            open_gate(gate)
             if is_lost:
                 with pytest.raises(InferenceServerException, match="cannot be read from GPU 0"):
                     pending.result()
@@ -391,12 +390,12 @@ def test_callee_dies(server):
 @pytest.mark.parametrize("callee", ["double", "double_on_cpu"], ids=["by reference", "through main memory"])
 def test_broker_is_lost(server, repository, wait_until, callee):
     """Tensors are lost with the broker, which a sentence says. The next request has another one."""
-    array, waits = np.arange(1000), repository / "call" / "1" / "waits"
+    array, gate = np.arange(1000), repository / "call" / "1" / "gate"
     with ThreadPoolExecutor(1) as threads:
         pending = threads.submit(infer, server, "call", array, f"{callee} wait")
-        wait_until(waits.exists)
+        wait_until(gate.exists)
         lose_broker(server)
-        waits.unlink()
+        open_gate(gate)
         with pytest.raises(InferenceServerException, match="the broker of GPU 0 was lost"):
             pending.result()
     assert_array_equal(infer(server, "call", array, callee), array * 6)

@@ -4,6 +4,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 # Patience, not a measure: what takes longer hangs, also where ten processes want each core.
@@ -18,3 +19,9 @@ def wait_until(condition: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
         assert time.monotonic() < deadline, f"still not so after {limit_s:g} s: {condition}"
         time.sleep(POLL_S)
     return found
+
+
+def open_gate(gate: Path) -> None:
+    """Let a model go on that waits by reading a named pipe. The pipe is gone afterwards: it may make another one."""
+    with gate.open("w"):  # waits until the model has come to read it
+        gate.unlink()

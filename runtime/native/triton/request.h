@@ -191,9 +191,9 @@ struct TRITONBACKEND_Request {
 namespace pyruntime {
 
 // Reads one request of a batch: `wire` is a list with the items of request_layout.h, with the parameters as a dict or
-// "", and in place of the places with the _triton.OutputRegion for large outputs, or a tuple of the names of outputs that
-// may be on a GPU. A tensor is at `base` + its address. None for outputs stands for all outputs of the model. With the GIL held;
-// null with a Python exception set if the list is malformed.
+// "", and in place of the places with the _triton.OutputRegion for large outputs, or a tuple of the names of outputs
+// that may be on a GPU. A tensor is at `base` + its address. None for outputs stands for all outputs of the model. With
+// the GIL held; null with a Python exception set if the list is malformed.
 std::unique_ptr<TRITONBACKEND_Request> ReadRequest(
     PyObject* job, PyObject* wire, uint64_t serial, uintptr_t base, const std::shared_ptr<TRITONBACKEND_Model>& model);
 

@@ -4,6 +4,7 @@
 
 import os
 import signal
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from numpy.testing import assert_array_equal
 from pyruntime.utils.gpu.cuda import CudaGpu
 from pyruntime.utils.gpu.driver import GpuMissingError
 from pyruntime.utils.gpu.inventory import STAND_IN
-from tests.e2e.harness.gpu_regions import BOTH, GRPC, Region, brokers, infer, on_gpu, sent, to_gpu
+from tests.e2e.harness.gpu_regions import BOTH, GRPC, Region, brokers, client_of, infer, on_gpu, sent, to_gpu
 from tests.e2e.test_cuda_memory import DOUBLE
 
 pytestmark = pytest.mark.gpu
@@ -84,3 +85,24 @@ def test_memory_stays_flat(server, gpu):
     use(200)
     # Other processes of the machine may use some.
     assert before - gpu.properties().free_bytes < 64 << 20
+
+
+@BOTH
+def test_functions_of_tritonclient(server, protocol):
+    """Regions that tritonclient's own functions make, fill and read."""
+    from tritonclient.utils import cuda_shared_memory as shared  # needs cuda-bindings, as the GPU does
+
+    array = np.arange(100_000)
+    regions = [shared.create_shared_memory_region(name, array.nbytes, 0) for name in ("one", "two")]
+    shared.set_shared_memory_region(regions[0], [array])
+    with closing(client_of(server, protocol)) as client:
+        for name, region in zip(("one", "two"), regions, strict=True):
+            client.register_cuda_shared_memory(name, shared.get_raw_handle(region), 0, array.nbytes)
+        given, made = protocol.InferInput("IN", [array.size], "INT64"), protocol.InferRequestedOutput("OUT")
+        given.set_shared_memory("one", array.nbytes)
+        made.set_shared_memory("two", array.nbytes)
+        client.infer("double", [given], outputs=[made])
+        assert_array_equal(shared.get_contents_as_numpy(regions[1], np.int64, [array.size]), array * 2)
+        client.unregister_cuda_shared_memory()
+    while regions:
+        shared.destroy_shared_memory_region(regions.pop())

@@ -148,3 +148,17 @@ def test_events_order_processes(gpu, peers):
     gpu.destroy_event(event)
     gpu.free(source)
     gpu.free(target)
+
+
+def test_event_twice(gpu, peers):
+    """A process may open an event again, as a broker does for each memory that a stub writes, and close them apart."""
+    peer = peers()
+    event = gpu.create_event()
+    gpu.record(event)
+    handle = gpu.export_event(event)
+    first, second = peer.open_event(handle), peer.open_event(handle)
+    peer.destroy_event(first)
+    peer.wait(second)
+    peer.synchronize(second)
+    peer.destroy_event(second)
+    gpu.destroy_event(event)

@@ -12,7 +12,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from pyruntime.runtime.calls.guarded import start_guarded
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.ensembles.ensemble import Ensemble, StepModel
 from pyruntime.runtime.ensembles.gpu_copies import bring, lie_elsewhere
@@ -291,7 +293,8 @@ class EnsembleRequest:
         self._calls[call] = None
         callee = self._callees[step.index]
         if self._uses_gpus and lie_elsewhere(step, start.iteration.tensors, reads_of(callee.on_gpus)):
-            ensemble.peers.tasks.create_task(self._start_brought(call, callee), name="copy tensors of a step to a GPU")
+            work, fail = partial(self._start_brought, call, callee), partial(self._not_started, call)
+            start_guarded(ensemble.peers.tasks, work, fail, "copy inputs of a step")
             return
         try:
             call.start(callee)
@@ -312,12 +315,10 @@ class EnsembleRequest:
             failure = exc
         finally:
             callee.arrived()
-        if failure is not None:
+        if failure is not None or self._run.is_stopped:
             call.free()
             self.responded(call, failure, True)
             return
-        if self._run.is_stopped:
-            call.cancel()
         try:
             call.start(callee)
         except InferenceError as exc:
@@ -325,6 +326,16 @@ class EnsembleRequest:
         if call in self._calls:
             call.refuse_deadlock(self.model_name, f"the request to model '{call.step.model}'")
         self._perform()
+
+    def _not_started(self, call: StepCall, failure: InferenceError) -> None:
+        """A bug has ended the start of a step."""
+        self._is_busy = False
+        if call not in self._calls:  # it has ended, and what follows it was to start
+            self.give_up(failure)
+            return
+        if call.job is None:
+            call.free()
+        self.responded(call, failure, True)
 
     def _refused(self, call: StepCall, exc: InferenceError) -> None:
         """The model of a step did not take its request."""

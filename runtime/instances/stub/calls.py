@@ -16,6 +16,7 @@ from functools import partial
 from pyruntime.runtime.calls.call_request import CallRequest, read_call
 from pyruntime.runtime.calls.gpu_inputs import bring_inputs, lie_elsewhere
 from pyruntime.runtime.calls.gpu_outputs import bring_outputs, is_elsewhere
+from pyruntime.runtime.calls.guarded import start_guarded
 from pyruntime.runtime.calls.model_call import (
     CALLS_MAX,
     Callee,
@@ -106,6 +107,9 @@ class _OpenCall(ModelCall):
         except InferenceError as exc:
             response.release()
             return exc
+        except BaseException:
+            response.release()
+            raise
 
     def free(self) -> None:
         """See ModelCall."""
@@ -253,8 +257,8 @@ class Calls:
         if gpu is not None and callee.on_gpus is not None and call.request.places is None:
             call.keep_on_gpu(outputs_for(callee.on_gpus, gpu, self._plan.server.peers.reaches))
         if call.request.on_gpu and lie_elsewhere(call.request, reads_of(callee.on_gpus)):
-            starting = self._start_brought(call, message, callee)
-            self._tasks.create_task(starting, name="copy inputs of a call from a GPU")
+            start = partial(self._start_brought, call, message, callee)
+            start_guarded(self._tasks, start, partial(self._not_started, call, message), "copy inputs of a call")
         else:
             self._start_here(call, message, callee)
 
@@ -265,6 +269,12 @@ class Calls:
             self._refuse(call, message, call_failure(message.model, exc.message))
             return
         self._start_here(call, message, callee)
+
+    def _not_started(self, call: _OpenCall, message: Call, failure: InferenceError) -> None:
+        """A bug has ended the start of a call."""
+        if call.job is None:
+            call.free()
+        self._respond(message.call, failure, True)
 
     def _start_here(self, call: _OpenCall, message: Call, callee: Callee) -> None:
         """Start a call whose inputs lie where the callee reads them."""
@@ -294,7 +304,8 @@ class Calls:
         if len(call.coming) == 1:
             assert call.callee is not None  # it has answered
             call.callee.expect()  # before its instances can end, and its memory with them
-            self._tasks.create_task(self._answer_brought(number, call), name="copy outputs of a call to a GPU")
+            answer = partial(self._answer_brought, number, call)
+            start_guarded(self._tasks, answer, partial(self._not_answered, number, call), "copy outputs of a call")
 
     def _lies_elsewhere(self, outcome: _Outcome) -> bool:
         outputs = outcome.outputs if isinstance(outcome, InferResponse) else ()
@@ -307,11 +318,21 @@ class Calls:
             while call.coming:
                 outcome, final = call.coming[0]
                 if isinstance(outcome, InferResponse) and self._lies_elsewhere(outcome):
+                    call.coming[0] = None, final  # a copy that fails has released it
                     outcome = await call.brought(outcome, self._plan.gpu, self._plan.server.peers)
                 call.coming.popleft()
                 self._answer(number, outcome, final)
         finally:
             call.callee.arrived()
+
+    def _not_answered(self, number: int, call: _OpenCall, failure: InferenceError) -> None:
+        """A bug has ended the answers of a call."""
+        for outcome, _ in call.coming:
+            if isinstance(outcome, InferResponse):
+                outcome.release()
+        call.coming.clear()
+        self._answer(number, failure, True)
+        call.cancel()
 
     def _answer(self, number: int, outcome: _Outcome, final: bool) -> None:
         call = self._open.get(number)

@@ -52,8 +52,8 @@ class Peers:
         future.set_result(region)
         return region
 
-    def fail(self, index=0):
-        self.pending.pop(index)[2].set_exception(LOST)
+    def fail(self, index=0, error=LOST):
+        self.pending.pop(index)[2].set_exception(error)
 
     def _free(self):
         self.live -= 1
@@ -173,10 +173,11 @@ def test_through_main_memory():
         ("fail", "in ensemble 'e', the broker of GPU 0 was lost (step 1, model 'm1')"),
         ("cancel", ""),
         ("give up", "gone"),
+        ("bug", "in ensemble 'e', the server failed to copy inputs of a step; its log says why (step 1, model 'm1')"),
     ],
 )
-def test_ends_while_a_step_waits(end, says):
-    """A step whose input is lost fails the request; after another end it does not begin."""
+def test_ends_while_a_step_waits(end, says, caplog):
+    """A step whose input is lost fails the request; after another end it does not begin. Only a bug is logged."""
     world = chain()
 
     async def check(memory, peers):
@@ -186,6 +187,8 @@ def test_ends_while_a_step_waits(end, says):
         await turn()
         if end == "fail":
             peers.fail()
+        elif end == "bug":
+            peers.fail(error=KeyError("a bug"))
         elif end == "cancel":
             world.requests.cancel(job)
             peers.complete()
@@ -197,6 +200,9 @@ def test_ends_while_a_step_waits(end, says):
         assert world.open == []
         ((failure, _),) = answers_of(world)
         assert says in failure.message
+        assert [each.getMessage() for each in caplog.records] == (
+            ["The server failed to copy inputs of a step."] if end == "bug" else []
+        )
 
     run(world, check)
 

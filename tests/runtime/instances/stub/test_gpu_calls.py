@@ -45,8 +45,8 @@ class Peers:
         self.slots.append(slot)
         self.moves[move][3].set_result(Moved(region, slot, list(addresses)))
 
-    def fail(self):
-        self.moves[-1][3].set_exception(LOST)
+    def fail(self, error=LOST):
+        self.moves[-1][3].set_exception(error)
 
 
 class Lessor:
@@ -230,6 +230,26 @@ class TestOutputs:
 
         bench.run(check)
 
+    def test_of_which_a_copy_fails_by_a_bug(self, bench):
+        """The caller has an error instead, once, and whatever the callee answers is released."""
+        bench = bench(DECOUPLED)
+
+        async def check():
+            bench.call(decoupled=True)
+            respond = bench.callee.jobs[0].respond
+            respond(bench.on_gpu(1), False)
+            respond(bench.on_gpu(2), False)
+            await bench.turn()
+            bench.peers.fail(KeyError("a bug"))
+            await bench.turn()
+            failure = [Code.INTERNAL, "the server failed to copy outputs of a call; its log says why", NO_SLOT, [], ""]
+            assert bench.stub.hear() == [Answer(1, failure, True)]
+            respond(bench.on_gpu(3), True)
+            assert (bench.released, len(bench.calls), bench.stub.hear()) == ([1, 2, 3], 0, [])
+            assert bench.callee.cancelled == bench.callee.jobs
+
+        bench.run(check)
+
     def test_of_a_caller_that_died(self, bench):
         """Nothing is sent, and all is released, as soon as the copy is complete: until then the broker writes."""
         bench = bench()
@@ -306,6 +326,24 @@ class TestInputs:
             unread, answer = bench.stub.hear()
             assert (unread, bench.callee.jobs) == (Unread([1]), [])
             assert LOST.message in answer.response[1]
+
+        bench.run(check)
+
+    def test_of_which_a_copy_fails_by_a_bug(self, bench):
+        """The call fails, and the caller may use the memory again."""
+        bench = bench()
+
+        async def check():
+            self.given(bench)
+            await bench.turn()
+            bench.peers.fail(KeyError("a bug"))
+            await bench.turn()
+            unread, answer = bench.stub.hear()
+            assert (unread, bench.callee.jobs, len(bench.calls)) == (Unread([1]), [], 0)
+            assert answer.response[:2] == [
+                Code.INTERNAL,
+                "the server failed to copy inputs of a call; its log says why",
+            ]
 
         bench.run(check)
 

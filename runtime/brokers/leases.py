@@ -8,8 +8,9 @@ ends and nobody reads its tensors any more. If a broker is lost, so are its chun
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
@@ -113,10 +114,11 @@ class GpuLeases:
         except GpuError as exc:
             raise _failure(region, exc) from exc
 
-    async def pull(self, source: GpuRegion, at: int, size: int, target: GpuRegion, offset: int) -> None:
-        """Copy `size` bytes at `at` to a region on another GPU, whose broker copies. Complete when it returns.
+    async def pull(self, source: GpuRegion, pieces: Iterable[tuple[int, int, int]], target: GpuRegion) -> None:
+        """Copy pieces to a region on another GPU, whose broker copies. Of each: its offset, size and new offset.
 
-        Raises GpuError: GpuMissingError if the GPUs have no access to each other.
+        No copy is under way when it returns, or fails. Raises GpuError: GpuMissingError if the GPUs have no access to
+        each other.
         """
         link, number = self._chunk_of(source)
         puller, chunk = self._chunk_of(target)
@@ -132,7 +134,10 @@ class GpuLeases:
         except GpuError:
             unreachable.add(link)
             raise
-        await puller.pull(number, at, size, chunk, offset)
+        copies = [puller.pull(number, at, size, chunk, offset) for at, size, offset in pieces]
+        for result in await asyncio.gather(*copies, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
     def reaches(self, source: int, target: int) -> bool:
         """Whether tensors can be copied between these GPUs, as far as that is known."""

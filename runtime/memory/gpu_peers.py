@@ -115,10 +115,11 @@ class GpuPeers:
             return None
         region = chunk.region
         slot = GpuSlot(region, partial(self._free, chunk, at))
-        pull = self._leases.pull
-        copies = [pull(*each, region, at + place) for each, place in zip(tensors, places, strict=True)]
+        pieces: dict[GpuRegion, list[tuple[int, int, int]]] = defaultdict(list)
+        for tensor, place in zip(tensors, places, strict=True):
+            pieces[tensor.region].append((tensor.offset, tensor.size, at + place))
         try:
-            await wait_all(copies)
+            await wait_all([self._leases.pull(source, parts, region) for source, parts in pieces.items()])
         except GpuError as exc:  # if the tensors are lost, main memory does not help: its copy says so
             slot.free()
             self._warn(sources, gpu, exc)

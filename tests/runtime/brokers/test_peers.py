@@ -92,7 +92,7 @@ def test_pull(gpu):
     async def check(leases, links):
         source = await written(leases, gpu, b"0123456789")
         target = await leases.lease_on(1, 100)
-        await leases.pull(source, 2, 5, target, 0)
+        await leases.pull(source, [(2, 5, 0)], target)
         assert await read(leases, target, 5) == b"23456"
         target.close()
         source.close()
@@ -105,7 +105,7 @@ def test_memory_is_opened_once(gpu):
 
     async def check(leases, links):
         source, target = await written(leases, gpu, b"0123456789"), await leases.lease_on(1, 100)
-        await asyncio.gather(*(leases.pull(source, at, 1, target, at) for at in range(10)))
+        await asyncio.gather(*(leases.pull(source, [(at, 1, at)], target) for at in range(10)))
         assert await read(leases, target, 10) == b"0123456789"
         held = memory_of(links[1])
         gone = when_unused(leases)
@@ -117,6 +117,32 @@ def test_memory_is_opened_once(gpu):
     run(check)
 
 
+def test_pieces(gpu):
+    """The work of the writer is waited for once, however many pieces are copied."""
+
+    async def check(leases, links):
+        source, target = await written(leases, gpu, b"0123456789"), await leases.lease_on(1, 100)
+        asked, complete = [], links[0].complete
+        links[0].complete = lambda number: asked.append(number) or complete(number)
+        await leases.pull(source, [(at, 1, 9 - at) for at in range(10)], target)
+        assert await read(leases, target, 10) == b"9876543210"
+        assert len(asked) == 1
+
+    run(check)
+
+
+def test_piece_that_fails(gpu, machine):
+    """The others are complete when the failure is reported."""
+
+    async def check(leases, links):
+        source, target = await written(leases, gpu, b"0123456789"), await leases.lease_on(1, 100)
+        with pytest.raises(GpuError):
+            await leases.pull(source, [(0, 1 << 40, 0), (2, 5, 0)], target)
+        assert await read(leases, target, 5) == b"23456"
+
+    run(check)
+
+
 def test_memory_that_is_freed_is_closed_before(gpu):
     """The stand-in refuses to free memory that another process has open; nobody leases what nobody keeps."""
 
@@ -124,7 +150,7 @@ def test_memory_that_is_freed_is_closed_before(gpu):
         target = await leases.lease_on(1, 100)
         for _ in range(3):
             source = await written(leases, gpu, b"0123456789")
-            await leases.pull(source, 0, 10, target, 0)
+            await leases.pull(source, [(0, 10, 0)], target)
             gone = when_unused(leases)
             source.close()
             assert await gone is source
@@ -142,17 +168,17 @@ def test_no_access(gpu, machine):
         source, target = await written(leases, gpu, b"0123456789"), await leases.lease_on(1, 100)
         assert leases.reaches(0, 1)
         with pytest.raises(GpuHandleError, match="the handle is that of another GPU"):
-            await leases.pull(source, 0, 10, target, 0)
+            await leases.pull(source, [(0, 10, 0)], target)
         assert not leases.reaches(0, 1)
         machine.describe(*TWO_PEERS)
         with pytest.raises(GpuMissingError, match="no access"):
-            await leases.pull(source, 0, 10, target, 0)
+            await leases.pull(source, [(0, 10, 0)], target)
         assert await read(leases, source, 10) == b"0123456789"
         assert source.holders == set()
         links[1]._lost("it ended")
         again = await leases.lease_on(1, 100)
         assert leases.reaches(0, 1)
-        await leases.pull(source, 0, 10, again, 0)
+        await leases.pull(source, [(0, 10, 0)], again)
         assert await read(leases, again, 10) == b"0123456789"
 
     run(check)
@@ -167,7 +193,7 @@ def test_slices(gpu, machine):
         assert (leases.reaches(0, 1), leases.reaches(1, 0)) == (False, False)
         source, target = await written(leases, gpu, b"0123456789"), await leases.lease("GPU-2", 100, b"")
         with pytest.raises(GpuMissingError, match="no access"):
-            await leases.pull(source, 0, 10, target, 0)
+            await leases.pull(source, [(0, 10, 0)], target)
         before = leases.usage()
         with pytest.raises(GpuMissingError, match="slices of GPUs have no access"):
             await leases.lease_on(1, 100)
@@ -183,7 +209,7 @@ def test_forbidden(gpu):
         source, target = await written(leases, gpu, b"0123456789"), await leases.lease_on(1, 100)
         assert not leases.reaches(0, 1)
         with pytest.raises(GpuMissingError, match="no access"):
-            await leases.pull(source, 0, 10, target, 0)
+            await leases.pull(source, [(0, 10, 0)], target)
 
     run(check, peer_access=False)
 
@@ -205,8 +231,8 @@ def test_no_memory_now(gpu, machine):
     async def check(leases, links):
         source, target = await written(leases, gpu, b"0123456789"), await leases.lease_on(1, 100)
         with machine.failing(open="CUDA_ERROR_OUT_OF_MEMORY"), pytest.raises(GpuMemoryError):
-            await leases.pull(source, 0, 10, target, 0)
-        await leases.pull(source, 0, 10, target, 0)
+            await leases.pull(source, [(0, 10, 0)], target)
+        await leases.pull(source, [(0, 10, 0)], target)
         assert await read(leases, target, 10) == b"0123456789"
 
     run(check)
@@ -225,7 +251,7 @@ def test_writer_has_ended(machine, peers):
         writer.record(event)
         writer.end()
         target = await leases.lease_on(1, 100)
-        await leases.pull(source, 0, 5, target, 0)
+        await leases.pull(source, [(0, 5, 0)], target)
         assert await read(leases, target, 5) == b"hello"
         assert await read(leases, source, 5) == b"hello"
 
@@ -251,11 +277,11 @@ def test_broker_is_lost(gpu, lost):
 
     async def check(leases, links):
         source, target = await written(leases, gpu, b"0123456789"), await leases.lease_on(1, 100)
-        await leases.pull(source, 0, 10, target, 0)
+        await leases.pull(source, [(0, 10, 0)], target)
         ended = asyncio.get_running_loop().create_future()
         links[lost].when_lost(ended.set_result)
         os.kill(links[lost].pid, signal.SIGSTOP)
-        pulling = asyncio.ensure_future(leases.pull(source, 0, 10, target, 0))
+        pulling = asyncio.ensure_future(leases.pull(source, [(0, 10, 0)], target))
         os.kill(links[lost].pid, signal.SIGKILL)
         with pytest.raises(GpuLostError, match=f"the broker of GPU {lost} was lost"):
             await pulling
@@ -264,7 +290,7 @@ def test_broker_is_lost(gpu, lost):
         assert [bool(each.loss) for each in regions] == [lost == 0, lost == 1]
         assert await read(leases, regions[1 - lost], 10) == b"0123456789"
         with pytest.raises(GpuError):
-            await leases.pull(source, 0, 10, target, 0)
+            await leases.pull(source, [(0, 10, 0)], target)
         for each in regions:
             each.close()
         await links[1 - lost].complete(0)  # an answer to this one is behind that to the request to close

@@ -99,6 +99,17 @@ def test_copies(world):
     world.run(check)
 
 
+def test_several_regions(world):
+    """Tensors of several regions, in any order, have copies in one slot."""
+
+    async def check(tensors):
+        second = Tensor(await world._written(), 8, 1)
+        moved = await world.move([tensors[1], second, tensors[2]])
+        assert (moved.where, await world.read(moved)) == ((MEMORY_GPU, 1), b"182")
+
+    world.run(check)
+
+
 def test_one_chunk(world):
     """Copies share a chunk, also if all of them need the first one, and the last one is kept for the next copies."""
 

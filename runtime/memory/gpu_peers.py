@@ -25,10 +25,13 @@ from pyruntime.runtime.requests.types import Slot
 from pyruntime.utils.addresses import address
 from pyruntime.utils.arena import slot_bytes
 from pyruntime.utils.gpu.chunks import ChunkArena
-from pyruntime.utils.gpu.driver import GpuError, GpuLostError
+from pyruntime.utils.gpu.driver import GpuError, GpuLostError, GpuMemoryError
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
 
 _LOG = logging.getLogger("pyruntime.brokers")
+
+# The chunks that the host leases on one GPU at a time: each is looked at for each copy, and the broker has each open.
+CHUNKS_MAX = 256
 
 
 class Tensor(NamedTuple):
@@ -129,10 +132,13 @@ class GpuPeers:
     async def _allocate(self, gpu: int, size: int) -> tuple[_Chunk, int]:
         """A chunk with a slot of this size, and the slot's offset there. Raises GpuError."""
         async with self._leasing[gpu]:
-            for chunk in self._live(gpu):
+            chunks = self._live(gpu)
+            for chunk in chunks:
                 offset = chunk.allocate(size)
                 if offset is not None:
                     return chunk, offset
+            if len(chunks) >= CHUNKS_MAX:
+                raise GpuMemoryError("too many leases", "lease", f"copies there have {CHUNKS_MAX} chunks already")
             chunk = _Chunk(await self._leases.lease_on(gpu, slot_bytes(size)))
             offset = chunk.allocate(size)
             assert offset is not None  # it is as large as that

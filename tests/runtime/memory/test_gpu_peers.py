@@ -12,6 +12,7 @@ import pytest
 from pyruntime.runtime.brokers.brokers import Brokers
 from pyruntime.runtime.brokers.leases import GpuLeases
 from pyruntime.runtime.brokers.pool import CHUNK_BYTES
+from pyruntime.runtime.memory import gpu_peers
 from pyruntime.runtime.memory.gpu_peers import GpuPeers, Tensor
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.regions import GpuRegion
@@ -134,6 +135,23 @@ def test_chunks_are_returned(world):
         assert world.leased() == 2 * CHUNK_BYTES
         moves[0].slot.free()
         assert world.leased() == CHUNK_BYTES
+
+    world.run(check)
+
+
+def test_too_many_chunks(world, monkeypatch, caplog):
+    """Further copies go to main memory until a chunk goes back, and the log says so."""
+    monkeypatch.setattr(gpu_peers, "CHUNKS_MAX", 2)
+
+    async def check(tensors):
+        tensor = Tensor(tensors[0].region, 0, CHUNK_BYTES)
+        moves = [await world.move([tensor]) for _ in range(3)]
+        assert [moved.where for moved in moves] == [(MEMORY_GPU, 1), (MEMORY_GPU, 1), (MEMORY_CPU, 0)]
+        reason = "copies there have 2 chunks already"
+        said = [each.getMessage() for each in caplog.records if "main memory" in each.getMessage()]
+        assert said == [f"Tensors go from GPU 0 to GPU 1 through main memory: {reason}"]
+        moves[0].slot.free()
+        assert (await world.move([tensor])).where == (MEMORY_GPU, 1)
 
     world.run(check)
 

@@ -87,8 +87,12 @@ class Source:
         return self.tensors[name] if self.copies is None else self.copies.get((name, gpu), self.tensors[name])
 
     def add_copies(self, gpu: int | None, copies: Mapping[str, OutputTensor], moved: Moved) -> None:
-        """Keep copies of tensors, by their names, until the last use ends."""
-        self.copies = {**(self.copies or {}), **{(name, gpu): copy for name, copy in copies.items()}}
+        """Keep copies of tensors, by their names, until the last use ends. They were made for readers on `gpu`."""
+        kept = self.copies = self.copies or {}
+        for name, copy in copies.items():
+            kept[name, gpu] = copy
+            if copy.place is None:  # in main memory, because they could not be on that GPU
+                kept[name, None] = copy
         self.regions = (*self.regions, moved.region)
         moved.region.count_on()
         free = self._free

@@ -148,6 +148,25 @@ def test_one_copy_for_each_gpu():
     run(world, check)
 
 
+def test_copy_that_others_can_read():
+    """A copy for a GPU that lies in main memory after all is read by all that read the tensor there."""
+    nodes = [Node([("in", False)], [name]) for name in ("b0", "b1")]
+    world = chain(*nodes, Node([("b0", False), ("b1", False)], ["out"]))
+
+    async def check(memory, peers):
+        put_on(world, memory, None, 1, None)  # the second step begins first
+        world.request(memory={"in": memory.region(0)})
+        await turn()
+        region = peers.complete(is_on_gpu=False)
+        await turn()
+        assert (peers.count, peers.pending) == (1, [])
+        assert [job.regions for _, job, _ in world.open] == [[region], [region]]
+        while world.open:
+            world.answer(0)
+
+    run(world, check)
+
+
 def test_through_main_memory():
     """What has no room on the GPU is read in main memory, in the memory of the model that reads it."""
     world = chain()

@@ -27,11 +27,15 @@ class OnGpu(NamedTuple):
     reads: bool
 
 
-def drawn(seed, model):
-    """Where a model has its tensors in a scenario; None for main memory."""
+def drawn(seed, model, moves):
+    """Where a model has its tensors in a scenario, after so many moves; None for main memory.
+
+    Some models are on a GPU in all of a scenario and go to another one when they move; they read there or do not.
+    """
     draw = Random(f"{seed} GPU of {model}")
     gpu = draw.choice((None, 0, 0, 0, 1))
-    return None if gpu is None else OnGpu(gpu, draw.random() < 0.7)
+    reads = draw.random() < 0.7
+    return None if gpu is None else OnGpu((gpu + moves) % 2, reads)
 
 
 class GpuTensors:
@@ -41,18 +45,22 @@ class GpuTensors:
         self._stub = stub
         self._devices = devices
         self._lessee = lessee
-        self._where = None
+        self._where = self._visible = None
         # The handles of memory that it was given, and of what it has closed since, by the numbers of regions.
         self._given = {}
         self._closed = {}
         # The chunks in which its tensors lie, by the slots of their responses, with the size of each.
         self._tensors = {}
 
+    def sees(self, gpu):
+        """The number of the only GPU that the stub sees, None for all of them."""
+        self._visible = gpu
+
     def load(self, where):
-        """The model has its tensors there: see `drawn`."""
-        self._where = where
+        """The stub has its tensors on its GPU, if it is on one. `where` is where its model is by now."""
         if where is not None:
-            self._lessee.at_home(where.gpu)
+            self._where = where._replace(gpu=self._visible)
+            self._lessee.at_home(self._visible)
 
     def given(self, message):
         """See MapGpu."""

@@ -103,7 +103,7 @@ def scenario_of(seed):
         seed,
         models,
         _clients(stream("clients"), models),
-        _events(stream("events"), models, is_calm),
+        _events(stream("events"), models, is_calm) + _moves(stream("moves"), models, wires, is_calm),
         0.0 if is_calm else draw.choice((0.0, 0.2, 0.6)),
         draw.choice((0.0, 0.0, 0.1)),
         0.0 if is_calm else draw.choice((0.0, 0.0, 0.2)),
@@ -210,3 +210,13 @@ def _events(draw, models, is_calm):
             model = draw.choice(models).name
             events.append(Event(draw.choice((0.0001, 0.003, 0.05)), what, model, draw.choice((0.01, 0.5, 20.0))))
     return tuple(events)
+
+
+def _moves(draw, models, wires, is_calm):
+    """More loads in scenarios with GPUs, unless they are calm ones. A reload may put a model on another GPU."""
+    if is_calm or not any(wire.protocol == GPU_PROTOCOL for wire in wires):
+        return ()
+    return tuple(
+        Event(draw.choice((0.003, 0.02, 0.05)), draw.choice(("reloads", "regroups")), draw.choice(models).name, 0.0)
+        for _ in range(draw.choice((0, 1, 2, 3)))
+    )

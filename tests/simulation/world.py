@@ -32,6 +32,7 @@ from pyruntime.runtime.repository.live import LiveVersions
 from pyruntime.runtime.repository.request import Found, Sight
 from pyruntime.runtime.settings import ResourceLimit, ServerSettings
 from pyruntime.utils.errors import InferenceError
+from pyruntime.utils.gpu.visible import VISIBLE
 
 from ..runtime.server_states import new_state
 from .behaviour import Behaviour
@@ -85,6 +86,9 @@ class World:
         self._lives = 0
         # How often the files of a model have changed.
         self._stamps = {}
+        # How often a model went to another GPU, and what decides that.
+        self._moves = {}
+        self._coins = Random(f"{plan.seed} moves")
         # How many instances the first group of a model has, where that was changed.
         self._counts = {}
         # How many responses a stub has sent to a request, for each stream that it has ended by itself: by the model and
@@ -123,6 +127,9 @@ class World:
             raise OSError(11, "no more processes in this simulation")
         behaviour = Behaviour(draw, self.plan.faults, self.plan.errors, threads)
         stub = SimulatedStub(self, handover.name, behaviour)
+        if stub.gpu is not None:
+            visible = handover.variables.get(VISIBLE)
+            stub.gpu.sees({gpu.uuid: number for number, gpu in enumerate(self.devices.gpus)}.get(visible))
         self._launched = stub, handover.sock.dup(), self.memory.open[handover.responses_fd]
         self.note("launched", handover.name)
         return stub.process
@@ -174,8 +181,9 @@ class World:
         return list(self.models)
 
     async def reload(self, name):
-        """Load a model again, whose files have changed. If that fails, what serves stays as it is."""
+        """Load a model again, whose files have changed, and perhaps its GPU. If that fails, what serves stays."""
         self._stamps[name] = self._stamps.get(name, 0) + 1
+        self._moves[name] = self._moves.get(name, 0) + self._coins.randrange(2)
         try:
             await self.control.load(name)
         except InferenceError as exc:
@@ -285,7 +293,7 @@ class World:
     def where(self, name):
         """Where a model has its tensors on a GPU, None for main memory."""
         is_on_cpu = self.gpus is None or self.models[name].kind in ("native", "ensemble")
-        return None if is_on_cpu else drawn(self.plan.seed, name)
+        return None if is_on_cpu else drawn(self.plan.seed, name, self._moves.get(name, 0))
 
     # What models ask of the server: see ModelServer.
 

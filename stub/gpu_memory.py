@@ -461,7 +461,10 @@ class GpuMemory:
 def _opened(message: MapGpu) -> Chunk:
     gpu = ordinal_of(message.uuid)
     driver = gpu_of(gpu)
-    pointer = driver.open(message.handle)
+    try:
+        pointer = driver.open(message.handle)
+    except GpuHandleError as exc:  # the host has not said so yet, nor whose memory it is
+        raise _lost(", or the client that the memory belongs to") from exc
     event = None
     try:
         if message.event:
@@ -474,5 +477,5 @@ def _opened(message: MapGpu) -> Chunk:
     return Chunk(message.number, gpu, pointer, event)
 
 
-def _lost() -> GpuError:
-    return gpu_error("CUDA_ERROR_INVALID_HANDLE", "open", "the broker of the GPU was lost")
+def _lost(more: str = "") -> GpuError:
+    return gpu_error("CUDA_ERROR_INVALID_HANDLE", "open", f"the broker of the GPU was lost{more}")

@@ -388,6 +388,16 @@ def test_memory_that_is_lost_while_it_is_opened(broker, written, monkeypatch):
     assert [chunk.pointer for chunk in chunks] == [None]
 
 
+def test_memory_whose_owner_ends_before_it_is_opened(broker, peers):
+    """The host says so later than the driver does: the error says what the driver does not."""
+    owner = peers()
+    handle = owner.export(owner.allocate(CHUNK))
+    broker.memory.announce(MapGpu(20, "GPU-1", handle, b"", CHUNK))
+    owner.end()
+    with pytest.raises(GpuError, match="the broker of the GPU was lost, or the client that the memory belongs to"):
+        broker.memory.find(20 << 36)
+
+
 def test_the_last_chunk_if_it_is_large(broker, monkeypatch):
     """It is given back, too: one large tensor would take the memory for ever."""
     monkeypatch.setattr(chunks, "KEPT_CHUNK_BYTES_MAX", CHUNK)

@@ -7,7 +7,7 @@ what their framework does itself.
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
@@ -15,10 +15,11 @@ from numpy.testing import assert_array_equal
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.harness.frameworks import STAND_IN_ARRAY
-from tests.e2e.harness.gpu_regions import HTTP, lose_broker, on_gpu, to_gpu
+from tests.e2e.harness.gpu_regions import HTTP, leased, lose_broker, on_gpu, to_gpu
 from tests.e2e.harness.waiting import open_gate
 from tests.plugins.gpus import TWO_GPUS, TWO_PEERS
 
+UUIDS = "GPU-1", "GPU-2"
 CONFIG = """
 backend: "python"
 input { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] }
@@ -244,10 +245,26 @@ def test_kept_inputs(server):
     assert_array_equal(infer(server, "double1", kept[:1], "check"), kept * 5)
 
 
-def test_many_at_once(server):
+@pytest.fixture
+def goes_back(server, wait_until):
+    """`with goes_back()`: memory of GPUs that is leased meanwhile goes back."""
+
+    @contextmanager
+    def check():
+        before = [leased(server, uuid) for uuid in UUIDS]
+        yield
+        wait_until(lambda: all(leased(server, uuid) <= bytes for uuid, bytes in zip(UUIDS, before, strict=True)))
+
+    return check
+
+
+def test_many_at_once(server, goes_back):
     """Requests at the same time have their own tensors, and all of their memory is free afterwards."""
-    arrays = [np.arange(2000) + number for number in range(40)]
-    with ThreadPoolExecutor(4) as threads:
+    # Far more than what is kept, if their memory stayed.
+    arrays = [np.arange(200_000) + number for number in range(40)]
+    infer(server, "there_and_back", arrays[0])
+    infer(server, "call1", arrays[0], "double0")
+    with goes_back(), ThreadPoolExecutor(4) as threads:
         answers = list(threads.map(lambda array: infer(server, "there_and_back", array), arrays))
         calls = list(threads.map(lambda array: infer(server, "call1", array, "double0"), arrays))
     for array, answer, called in zip(arrays, answers, calls, strict=True):
@@ -255,12 +272,19 @@ def test_many_at_once(server):
         assert_array_equal(called, array * 70)
 
 
-def test_reader_dies(server):
-    """What dies while it reads a copy leaves nothing behind: the next requests are answered."""
-    array = np.arange(1000)
-    with pytest.raises(InferenceServerException, match="It was lost while it ran this request"):
-        infer(server, "call0", array, "double1 die")
-    assert_array_equal(infer(server, "call0", array, "double1"), array * 70)
+def test_reader_dies(server, goes_back):
+    """What dies while it reads a copy leaves nothing behind, also no memory: the next requests are answered."""
+    array = np.arange(3_000_000)  # more than a chunk: each tensor has its own
+
+    def die():
+        with pytest.raises(InferenceServerException, match="It was lost while it ran this request"):
+            infer(server, "call0", array, "double1 die")
+        assert_array_equal(infer(server, "call0", array, "double1"), array * 70)
+
+    die()  # the next process keeps the first memory that it leases
+    with goes_back():
+        die()
+        die()
 
 
 @pytest.mark.parametrize("ordinal", [0, 1])

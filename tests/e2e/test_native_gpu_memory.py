@@ -22,6 +22,7 @@ from pyruntime.utils.gpu.driver import GpuMissingError
 from pyruntime.utils.gpu.inventory import STAND_IN
 
 from .harness.frameworks import STAND_IN_ARRAY
+from .harness.gpu_regions import leased
 from .harness.models import parameters
 
 CONFIG = """
@@ -346,28 +347,22 @@ def test_outputs_without_room(server, machine):
 def test_outputs_that_are_not_sent(server, wait_until):
     """Memory of a response that is deleted is free again, and what is not needed then goes back."""
     ask(server, "take", "output OUT gpu 0 1")
-    before = leased(server)
+    before = leased(server, "GPU-2")
     assert told(ask(server, "take", *["discard OUT 0 5000000"] * 5, "output OUT gpu 0 1"))[0] == "\n".join(
         ["GPU 0"] * 6
     )
-    wait_until(lambda: leased(server) == before)
+    wait_until(lambda: leased(server, "GPU-2") == before)
 
 
 def test_outputs_of_a_process_that_ends(server, wait_until):
     """Its memory goes back. The process that takes its place gets memory of its own."""
     assert told(ask(server, "take", "output OUT gpu 0 1"))[0] == "GPU 0"
-    before = leased(server)
+    before = leased(server, "GPU-2")
     (stub,) = [each for each in server.family() if each.title.startswith("triton_python_backend_stub isolated")]
     os.kill(stub.pid, signal.SIGKILL)
-    wait_until(lambda: leased(server) < before)
+    wait_until(lambda: leased(server, "GPU-2") < before)
     assert told(ask(server, "take", "output OUT gpu 0 1")) == ("GPU 0", "GPU 0", [1])
-    wait_until(lambda: leased(server) == before)
-
-
-def leased(server):
-    """The bytes of GPU 1 that models lease."""
-    page = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
-    return float(re.search('^pyruntime_gpu_pool_bytes{gpu_uuid="GPU-2",state="leased"} (.*)$', page, re.MULTILINE)[1])
+    wait_until(lambda: leased(server, "GPU-2") == before)
 
 
 def test_outputs_of_other_models(server, model):

@@ -4,6 +4,7 @@
 
 import base64
 import os
+import re
 import signal
 from contextlib import closing
 from uuid import uuid4
@@ -52,6 +53,14 @@ class Region:
 
 def client_of(server, protocol):
     return server.client() if protocol is HTTP else server.grpc()
+
+
+def leased(server, uuid):
+    """The bytes of a GPU that models lease, or the server for copies."""
+    page = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    return float(
+        re.search(f'^pyruntime_gpu_pool_bytes{{gpu_uuid="{uuid}",state="leased"}} (.*)$', page, re.MULTILINE)[1]
+    )
 
 
 def infer(server, protocol, model, inputs, outputs=None):

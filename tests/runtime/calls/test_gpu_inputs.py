@@ -9,24 +9,21 @@ import pytest
 from pyruntime.runtime.calls.call_request import CallRequest
 from pyruntime.runtime.calls.gpu_inputs import bring_inputs, lie_elsewhere
 from pyruntime.runtime.memory.gpu_peers import Moved, Tensor
-from pyruntime.runtime.regions import GpuRegion, create_region
+from pyruntime.runtime.regions import create_region
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import InferenceError
-from pyruntime.utils.gpu.driver import GpuProperties
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
 
+from ..gpu_regions import gpu_region
+
 MEMORY = object()
-
-
-def region_on(gpu):
-    return GpuRegion(GpuProperties(gpu, f"GPU-{gpu}", "G", (8, 0), 1, 1, False), bytes(64), 100, b"", None)
 
 
 class Peers:
     """Copies to regions of its own, by the number of the GPU, None for main memory; it refuses the last one."""
 
     def __init__(self, shared):
-        self.regions = {gpu: shared if gpu is None else region_on(gpu) for gpu in (None, 0, 1, 2)}
+        self.regions = {gpu: shared if gpu is None else gpu_region(gpu) for gpu in (None, 0, 1, 2)}
         self.copied = {}
 
     async def move(self, tensors, gpu, memory):
@@ -48,7 +45,7 @@ def shared():
 @pytest.fixture
 def regions():
     """Regions on the first two GPUs."""
-    return [region_on(gpu) for gpu in range(2)]
+    return [gpu_region(gpu) for gpu in range(2)]
 
 
 def on_gpu(name, region, at, size):

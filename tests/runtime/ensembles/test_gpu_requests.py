@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 
 from pyruntime.runtime.ensembles.gpu_places import ensemble_places
 from pyruntime.runtime.gpus.tensor_places import TensorPlaces
-from pyruntime.runtime.regions import GpuRegion
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.addresses import address
-from pyruntime.utils.gpu.driver import GpuProperties
 from pyruntime.utils.request_codec import MEMORY_GPU
 
+from ..gpu_regions import gpu_region
 from .graphs import ensembles
 from .test_gpu_places import PLACES, nowhere, on, reads_main_memory
 from .test_request import World, answers_of, chain
@@ -27,9 +26,7 @@ class Memory:
         self.free = []
 
     def region(self, gpu=0):
-        self.made.append(
-            GpuRegion(GpuProperties(gpu, f"GPU-{gpu}", "G", (8, 0), 1, 1, False), bytes(64), 64, b"", self)
-        )
+        self.made.append(gpu_region(gpu, self))
         return self.made[-1]
 
     def unused(self, region):

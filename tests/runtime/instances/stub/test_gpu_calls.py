@@ -10,14 +10,13 @@ import pytest
 from pyruntime.runtime.gpus.tensor_places import TensorPlaces
 from pyruntime.runtime.memory.gpu_peers import GpuSlot, Moved, Tensor
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.regions import GpuRegion
 from pyruntime.runtime.requests.types import InferResponse, OnGpu, OutputTensor
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.gpu.driver import GpuProperties
 from pyruntime.utils.messages import NO_SLOT, Answer, MapGpu, ReleaseHold, Unread
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
 
+from ...gpu_regions import gpu_region
 from .test_calls import SIZE, Bench, Callee
 
 DECOUPLED = "model_transaction_policy { decoupled: true }"
@@ -68,7 +67,7 @@ class GpuBench(Bench):
     def __init__(self, text=""):
         super().__init__(text)
         self.lessor = Lessor()
-        self.here, self.there, self.copy = (self.region(gpu) for gpu in (0, 1, 0))
+        self.here, self.there, self.copy = (gpu_region(gpu, self.lessor) for gpu in (0, 1, 0))
         self.peers = self.server.peers = Peers()
         self.memory = self.callee.memory = RequestMemory("other", 4096, 4096)
         self.callee.expected = 0
@@ -76,10 +75,6 @@ class GpuBench(Bench):
         self.calls._plan = replace(self.calls._plan, gpu=0)
         self.connection.regions.lease(self.here)
         self.taken = []
-
-    def region(self, gpu):
-        properties = GpuProperties(gpu, f"GPU-{gpu}", "G", (8, 0), 1, 1, False)
-        return GpuRegion(properties, bytes(64), 4096, b"", self.lessor)
 
     def run(self, check):
         """Run `check`, and what it has calls do."""

@@ -57,7 +57,7 @@ def parts(root: Path, stand_in: bool) -> dict[str, list[str]]:
 
     return {
         "contract": tests(CONTRACT),
-        "benchmark": [sys.executable, "benchmarks/gpu.py"],
+        "benchmark": [sys.executable, "benchmarks/gpu.py", *(("--stand-in",) if stand_in else ())],
         **{name: tests(FRAMEWORK_TESTS, "-k", f"{name} and not flat") for name in frameworks},
         "others": tests(*sorted(others)),
         **{f"flat-{name}": tests(FRAMEWORK_TESTS, "-k", f"{name} and flat") for name in frameworks},

@@ -19,7 +19,7 @@ from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.responses import ResponseWriter
-from pyruntime.utils.errors import Code, InferenceError, PyruntimeError
+from pyruntime.utils.errors import Code, InferenceError, LocalError, PyruntimeError
 from pyruntime.utils.flow_control import FlowControl
 from pyruntime.utils.messages import OK, REPORT_MEMORY, TENSORS, Ask, Measure, Reply, Respond, encode_error
 from pyruntime.utils.regions import Region
@@ -76,7 +76,9 @@ class Server(Host):
         except PyruntimeError as exc:  # the response has more text than fits into a frame
             if wire is not None:
                 self._writer.drop(wire)
-            self._link.send(Respond(serial, encode_error(Code.INTERNAL, f"a response cannot be sent: {exc}"), final))
+            error = encode_error(Code.INTERNAL, f"a response cannot be sent: {exc}")
+            with contextlib.suppress(LocalError):  # the stub has just sent Stopped; the host frees everything then
+                self._link.send(Respond(serial, error, final))
         if final:
             self._on_final()
 

@@ -28,6 +28,7 @@ from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.observe.statistics import ModelStatistics
 from pyruntime.runtime.regions import create_region
 from pyruntime.runtime.requests.types import InferResponse, free_slots
+from pyruntime.stub.pb_utils import TRITONSERVER_RESPONSE_COMPLETE_FINAL
 from pyruntime.utils import flow_control
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import PeerError
@@ -323,6 +324,24 @@ def converse(host, body, rounds, concurrency=1, kept=0, **config):
 def test_decoupled(host, body, concurrency):
     """Of models that respond as often as they like."""
     converse(host, body, 20 if "150" in body else 100, concurrency, 3 if "kept" in body else 0, **DECOUPLED)
+
+
+KEEPS = """
+    def execute(self, requests):
+        self.sender = requests[0].get_response_sender()
+"""
+
+
+def test_response_after_the_end(host):
+    """What a thread of the model, or a destructor, sends behind the last word of the stub is dropped in silence."""
+    assert host.load(f"{HELPERS}\nclass TritonPythonModel:{KEEPS}", **DECOUPLED) == Ready(False, False)
+    host.send(Infer(1, [host.wire()], []))
+    assert type(host.receive()) is Result
+    sender = host.worker._batches.model.sender
+    host.send(Stop())
+    while host.receive() != Stopped():
+        pass
+    sender.send(flags=TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

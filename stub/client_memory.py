@@ -100,11 +100,14 @@ class ClientOutputs(Set[str]):
 
 
 class GpuOutputs(Set[str]):
-    """The names of the requested outputs, `staying` those that may stay on a GPU, in memory of `regions`."""
+    """The names of the requested outputs, `staying` those that may stay on a GPU, in memory of `regions`.
 
-    def __init__(self, names: Iterable[str], staying: Iterable[str], regions: Regions) -> None:
+    Of each that is the number of the GPU, which is the server's.
+    """
+
+    def __init__(self, names: Iterable[str], places: Dict[str, OutputPlaceRef], regions: Regions) -> None:
         super().__init__(names)
-        self.staying = frozenset(staying)
+        self.staying = {name: place[3] for name, place in places.items()}
         self.regions = regions
 
 

@@ -315,6 +315,12 @@ class ResponseWriter:
             return self._write(response, set(wanted), None)
         memory = wanted.regions.gpu
         places, owned = memory.place_all(staying, passes_on=False)
+        for index, (tensor, place) in enumerate(zip(staying, places)):
+            if place is not None and place.device != wanted.staying[tensor._name]:
+                # The instances were on that GPU when the request came, and were exchanged since.
+                memory.free(place.address)
+                owned.remove(place.address)
+                places[index] = None
         by_tensor = {id(tensor): place for tensor, place in zip(staying, places)}
         others = [tensor for tensor in every if by_tensor.get(id(tensor)) is None]
         slot = NO_SLOT

@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 from pyruntime.stub import gpus
+from pyruntime.stub.client_memory import GpuOutputs
 from pyruntime.stub.gpus import gpu_of
 from pyruntime.stub.memory import Regions
 from pyruntime.stub.pb_utils import InferenceResponse, Tensor, TritonModelException, dlpack
-from pyruntime.stub.pb_utils.gpu_tensor import GpuTensor
+from pyruntime.stub.pb_utils.gpu_tensor import GpuTensor, OnGpu
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils.messages import OK
 from pyruntime.utils.regions import Region
+from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
 
 HAS_VERSIONS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
@@ -85,6 +87,23 @@ def test_tensor(writer, shape, as_capsule):
     np.testing.assert_array_equal(tensor.as_numpy(), contents)
     assert tensor.as_numpy().dtype == np.float32
     assert written(writer, tensor) == contents.tobytes()
+
+
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_stays_where_it_may(writer, gpu):
+    """An output that may stay on a GPU stays there. On another one, as after a move of its model, it does not."""
+    write, region = writer
+    tensor = Tensor.from_dlpack("OUT", GpuArray(np.ones(3, np.float32), gpu=gpu))
+    freed = []
+    memory = SimpleNamespace(place_all=lambda tensors, passes_on: ([OnGpu(4096, gpu)], [4096]), free=freed.append)
+    wanted = GpuOutputs({"OUT"}, {"OUT": (0, 0, MEMORY_GPU, 0)}, SimpleNamespace(gpu=memory))
+    kind, _, _, ((*_, at, size, where, device),), _ = write.write(InferenceResponse([tensor]), wanted)
+    assert (kind, size) == (OK, 12)
+    if gpu == 0:
+        assert (at, where, device, freed) == (4096, MEMORY_GPU, 0, [])
+    else:
+        assert (where, device, freed) == (MEMORY_CPU, 0, [4096])
+        assert bytes(region.view[at : at + size]) == np.ones(3, np.float32).tobytes()
 
 
 def test_later_changes(writer):

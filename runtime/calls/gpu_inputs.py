@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Brings inputs of a call from a GPU to where the callee reads them: another GPU, or its request memory.
+"""Brings inputs from a GPU to where a model reads them: another GPU, or its request memory.
 
-`reads` are the GPUs on which the callee reads inputs, by their names.
+`reads` are the GPUs on which the model reads inputs, by their names.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyruntime.runtime.calls.call_request import CallRequest
 from pyruntime.runtime.memory.gpu_peers import GpuPeers, Tensor
@@ -25,26 +25,31 @@ def lie_elsewhere(request: CallRequest, reads: Mapping[str, int]) -> bool:
 
 
 async def bring_inputs(
-    request: CallRequest, reads: Mapping[str, int], memory: RequestMemory, peers: GpuPeers, slots: list[Slot]
-) -> CallRequest:
-    """The request, with copies of the inputs that lie elsewhere. Raises InferenceError.
+    inputs: Sequence[TensorRef],
+    regions: Sequence[GrantedRegion],
+    reads: Mapping[str, int],
+    memory: RequestMemory,
+    peers: GpuPeers,
+    slots: list[Slot],
+) -> tuple[list[TensorRef], list[GrantedRegion]]:
+    """The inputs, with copies in place of those that lie elsewhere, and the regions of all. Raises InferenceError.
 
-    The slots of the copies are added to `slots`, also if it fails. `memory` is the callee's. It must not be cancelled:
+    The slots of the copies are added to `slots`, also if it fails. `memory` is the model's. It must not be cancelled:
     see GpuPeers.
     """
-    regions = {region.number: region for region in request.regions}
-    tensors: list[TensorRef] = list(request.tensors)
+    by_number = {region.number: region for region in regions}
+    tensors: list[TensorRef] = list(inputs)
     moving: dict[int | None, dict[int, Tensor]] = defaultdict(dict)
-    kept: dict[GrantedRegion, None] = {}
+    kept: dict[GrantedRegion, None] = {region: None for region in regions if not isinstance(region, GpuRegion)}
     for index, tensor in enumerate(tensors):
         name, _, _, where, size, _, _ = tensor
         number, offset = split(where) if isinstance(where, int) else (0, 0)
         if _lies_elsewhere(tensor, reads):
-            region = regions[number]
+            region = by_number[number]
             assert isinstance(region, GpuRegion)  # see read_call
             moving[reads.get(name)][index] = Tensor(region, offset, size)
-        elif number in regions:
-            kept[regions[number]] = None
+        elif number in by_number:
+            kept[by_number[number]] = None
     for gpu, sources in moving.items():
         moved = await peers.move(list(sources.values()), gpu, memory)
         slots.append(moved.slot)
@@ -52,7 +57,7 @@ async def bring_inputs(
         for index, at in zip(sources, moved.addresses, strict=True):
             name, datatype, shape, _, size, _, _ = tensors[index]
             tensors[index] = (name, datatype, shape, at, size, *moved.where)
-    return request._replace(tensors=tensors, regions=list(kept), on_gpu=False)
+    return tensors, list(kept)
 
 
 def _lies_elsewhere(tensor: TensorRef, reads: Mapping[str, int]) -> bool:

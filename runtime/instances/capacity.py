@@ -25,7 +25,7 @@ class AdaptiveCapacity:
     `total` is how many batches the executor may have now; `average_ns` is their average duration, in nanoseconds.
     """
 
-    __slots__ = ("_is_fixed", "_max", "average_ns", "makes_calls", "total")
+    __slots__ = ("_is_fixed", "_max", "_paused", "average_ns", "makes_calls", "total")
 
     def __init__(self, capacity_max: int, threads: int, none_ahead: bool) -> None:
         """An executor with several `threads` gets no more batches than those can run.
@@ -38,6 +38,8 @@ class AdaptiveCapacity:
         self._max = capacity_max
         self._is_fixed = threads > 1 or none_ahead
         self.total = threads if self._is_fixed else CAPACITY_MIN
+        # What holds again after a pause.
+        self._paused = self._is_fixed, self.total
 
     def observe(self, duration_ns: int) -> None:
         """Record that a batch took `duration_ns`."""
@@ -62,3 +64,14 @@ class AdaptiveCapacity:
         if not self._is_fixed:
             self._is_fixed = True
             self.total = 1
+
+    def pause(self) -> None:
+        """Give the executor no more batches until `resume`."""
+        self._paused = self._is_fixed, self.total
+        self._is_fixed, self.total = True, 0
+
+    def resume(self) -> None:
+        """Give it batches again."""
+        self._is_fixed, self.total = self._paused
+        if self.makes_calls:
+            self.expect_calls()

@@ -101,13 +101,16 @@ class GpuTensors:
         return bytes(size) if handle is None else memoryview(self._devices.memory[handle])[offset : offset + size]
 
     def place(self, request, slot, contents):
-        """Put an output on the GPU, if it may stay there and there is room. Returns its address and device, or None."""
+        """Put an output on the GPU, if it may stay there and there is room. Returns its address and device, or None.
+
+        What may stay on a GPU where its model was before an exchange of instances goes to main memory.
+        """
         wanted = (request.places or {}).get("OUT")
         if wanted is None or wanted[2] != MEMORY_GPU or len(contents) > TENSOR_BYTES_MAX:
             return None
         gpu = wanted[3]
         if self._where is None or self._where.gpu != gpu:
-            self._stub.world.ledger.violated(f"{self._stub.name} is to leave an output on GPU {gpu}, where it is not")
+            return None
         number = self._lessee.take(gpu)
         if number is None:
             return None

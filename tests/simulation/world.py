@@ -192,12 +192,13 @@ class World:
             self.note("loaded again", name)
 
     async def regroup(self, name):
-        """Load a model with one more instance, or one less. Its versions serve on."""
+        """Load a model with one more instance, or one less, perhaps on another GPU. Its versions serve on."""
         model, before = self.models[name], self.version(name)
         if not model.spec.instances or model.kind == "native":
             return
         count = self._counts.get(name, model.draft.config.instance_group[0].count)
         self._counts[name] = count + 1 if count == 1 else count - 1
+        self._moves[name] = self._moves.get(name, 0) + self._coins.randrange(2)
         try:
             await self.control.load(name)
         except InferenceError as exc:
@@ -281,7 +282,7 @@ class World:
         """See repository/request.py. No instance is on a GPU by its configuration."""
         name = sight.folder.name
         stamp = self._stamps.get(name, 0).to_bytes(4, "little")
-        groups = self._counts.get(name, 0).to_bytes(4, "little")
+        groups = bytes((self._counts.get(name, 0), self._moves.get(name, 0) % 2))
         return Found(self._draft(name), {1: Fingerprint("", b"", b"", stamp, groups)})
 
     def _draft(self, name):
@@ -383,7 +384,8 @@ class World:
     def idle_since_ns(self, executor):
         """Since when an executor could take a batch, as the executor sees it; None if it cannot."""
         stub = self.stubs.get(executor.inflight)
-        return None if stub is None else stub.idle_since_ns
+        is_copying = getattr(executor.inflight, "_arrival", None) is not None
+        return None if stub is None or is_copying else stub.idle_since_ns
 
     def kill(self):
         """End all stubs, because the run has ended."""

@@ -7,6 +7,9 @@ before it starts the next. So after a death the first unanswered batch was runni
 not begun and go back to the scheduler: no request is lost, and none is executed twice. A stub that executes in several
 threads gets no more batches than those can run.
 
+A batch with inputs on a GPU that the stub does not read is given to it when these are copied: see arrival.py. No other
+batch is taken meanwhile.
+
 Requests that a sender answers outlive their batch: see streams.py. PythonInstance starts and restarts the stub.
 """
 
@@ -14,8 +17,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
+from pyruntime.runtime.calls.guarded import start_guarded
 from pyruntime.runtime.execution.deadlock import FREE, Waiting
 from pyruntime.runtime.execution.executor import Batch, ExecutorOwner
 from pyruntime.runtime.execution.job import Job
@@ -23,13 +28,15 @@ from pyruntime.runtime.execution.states import StateMemory
 from pyruntime.runtime.instances.capacity import AdaptiveCapacity
 from pyruntime.runtime.instances.codec import Outcome, ResponseReader, StateReader, as_outcome, not_reschedulable
 from pyruntime.runtime.instances.inflight import InflightBatches
+from pyruntime.runtime.instances.stub.arrival import Arrival
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub.streams import Streams
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.requests import SharedSlot
+from pyruntime.runtime.regions import GpuRegion
 from pyruntime.runtime.requests.types import InferResponse, Slot, free_slots
-from pyruntime.utils.errors import InferenceError, LocalError, PeerError
+from pyruntime.utils.errors import Code, InferenceError, LocalError, PeerError
 from pyruntime.utils.messages import SLOT, Failed, Requeue, Respond, Result, Retired
 from pyruntime.utils.regions import FLAGS_BYTES
 from pyruntime.utils.request_codec import encode_requests
@@ -91,6 +98,11 @@ class StubBatches(InflightBatches[InflightBatch]):
         self._concurrency = instance_spec.concurrency
         self._connection = connection
         self._calls = calls
+        self._gpu = instance_spec.gpu
+        self._memory = instance_spec.memory
+        self._server = instance_spec.server
+        # The batch whose inputs are being copied.
+        self._arrival: Arrival | None = None
         has_states = spec.sequence_batching is not None and spec.sequence_batching.states
         reader = StateReader if has_states else ResponseReader
         self._reader = reader(
@@ -104,12 +116,21 @@ class StubBatches(InflightBatches[InflightBatch]):
         self._last_end_ns = 0
 
     def __len__(self) -> int:
-        return len(self._inflight) + len(self._streams)
+        return len(self._inflight) + len(self._streams) + (self._arrival is not None)
+
+    @property
+    def is_idle(self) -> bool:
+        """See ExecutorBatches."""
+        return not self._inflight and self._arrival is None
 
     @property
     def running(self) -> Sequence[Waiting]:
         """See ExecutorBatches."""
-        return list(self._inflight.values())[: self._concurrency]
+        running: list[Waiting] = [*self._inflight.values()]
+        del running[self._concurrency :]
+        if self._arrival is not None and len(running) < self._concurrency:  # it holds what it was granted
+            running.append(FREE)
+        return running
 
     def workers(self) -> Sequence[Waiting]:
         """The workers that execute its batches: see deadlock.py. An idle thread stands for all of them."""
@@ -126,7 +147,8 @@ class StubBatches(InflightBatches[InflightBatch]):
     @property
     def waiting(self) -> int:
         """See InflightBatches."""
-        return sum(len(inflight.batch) for inflight in list(self._inflight.values())[self._concurrency :])
+        arriving = 0 if self._arrival is None else len(self._arrival.batch)
+        return arriving + sum(len(inflight.batch) for inflight in list(self._inflight.values())[self._concurrency :])
 
     def execute(self, batch: Batch) -> None:
         """See InflightBatches."""
@@ -136,6 +158,9 @@ class StubBatches(InflightBatches[InflightBatch]):
         try:
             for job in batch:
                 for region in job.regions:
+                    if type(region) is GpuRegion and region.gpu.ordinal != self._gpu:
+                        self._bring(batch)
+                        return
                     connection.regions.grant(region)
             connection.infer(number, encode_requests(batch), len(self._inflight) < self._concurrency)
         except LocalError as exc:
@@ -165,6 +190,9 @@ class StubBatches(InflightBatches[InflightBatch]):
 
     def cancel(self, job: Job) -> None:
         """See InflightBatches."""
+        if self._arrival is not None and job in self._arrival.batch:
+            job.cancelled = True
+            return
         serial = job.serial
         inflight = self._batch_with(serial)
         is_over = serial not in self._streams and (inflight is None or serial in inflight.finished)
@@ -176,6 +204,55 @@ class StubBatches(InflightBatches[InflightBatch]):
             self._connection.set_flag(serial, 1)
         if inflight is not None and all(each.cancelled for each in inflight.batch):
             self._calls.cancel_batch(inflight.number)
+
+    # Inputs on another GPU.
+
+    def _bring(self, batch: Batch) -> None:
+        """Copy inputs that the stub does not read, and execute the batch then."""
+        for job in batch:
+            job.instance, job.serial = self, 0
+        self._arrival = arrival = Arrival(batch, self._gpu)
+        self._limit.pause()
+        self._update_capacity()
+        work, fail = partial(self._execute_brought, arrival), partial(self._not_brought, arrival)
+        start_guarded(self._server.peers.tasks, work, fail, "copy inputs of a request")
+
+    async def _execute_brought(self, arrival: Arrival) -> None:
+        is_wanted = False
+        try:
+            await arrival.copy(self._memory, self._server.peers)
+            # The jobs of a stub that has hung up are put back when it has ended.
+            is_wanted = self._arrival is arrival and self._connection.link.is_serving
+        finally:
+            failures = arrival.end(is_wanted)
+        if is_wanted:
+            for job in arrival.batch:
+                if job.cancelled:
+                    failures[job] = InferenceError("", Code.CANCELLED)
+            self._go_on(arrival.batch, failures)
+
+    def _not_brought(self, arrival: Arrival, failure: InferenceError) -> None:
+        """A bug has ended the copies."""
+        if self._arrival is arrival:
+            self._go_on(arrival.batch, dict.fromkeys(arrival.batch, failure))
+
+    def _go_on(self, batch: Batch, failures: dict[Job, InferenceError]) -> None:
+        """Execute a batch but for jobs that fail, and take batches again."""
+        self._arrival = None
+        self._limit.resume()
+        for job in batch:
+            job.instance = None
+        others = [job for job in batch if job not in failures]
+        if others:  # before anything fails: what follows from a failure may cancel one of these
+            self.execute(others)
+        for job, failure in failures.items():
+            super()._fail(job, failure, time.monotonic_ns())
+        if self._is_open:
+            self._update_capacity()
+        else:
+            self.capacity = 0
+        self._owner.capacity_freed()
+        self._notify_if_idle()
 
     # Messages from the serving stub. The handlers raise PeerError.
 
@@ -398,10 +475,13 @@ class StubBatches(InflightBatches[InflightBatch]):
         now_ns = time.monotonic_ns()
         batches = list(self._inflight.values())
         self._inflight.clear()
-        running, behind = batches[: self._concurrency], batches[self._concurrency :]
+        running, behind = batches[: self._concurrency], [each.batch for each in batches[self._concurrency :]]
+        if self._arrival is not None:
+            behind.append(self._arrival.batch)
+            self._arrival = None
         if restarts:  # before anything fails: what follows from a failure may cancel one of these
-            for inflight in reversed(behind):
-                self._recall(inflight.batch)
+            for batch in reversed(behind):
+                self._recall(batch)
         for inflight in running:
             for job in inflight.batch:
                 slots, job.slots = job.slots, []
@@ -415,8 +495,8 @@ class StubBatches(InflightBatches[InflightBatch]):
             self._calls.free_unread(slots)
             self._streams.end(serial, failure)
         if not restarts:
-            for inflight in reversed(behind):
-                for job in inflight.batch:
+            for batch in reversed(behind):
+                for job in batch:
                     self._fail(job, failure, now_ns)
         self._notify_if_idle()
 

@@ -86,11 +86,12 @@ class _OpenCall(ModelCall):
 
         Raises InferenceError; the caller frees the call then. The inputs stay until it is done.
         """
-        reads, memory = reads_of(callee.on_gpus), callee.memory
+        reads, memory, request = reads_of(callee.on_gpus), callee.memory, self.request
         self._is_copying = True
         callee.expect()
         try:
-            self._request = self.request = await bring_inputs(self.request, reads, memory, peers, self._slots)
+            tensors, regions = await bring_inputs(request.tensors, request.regions, reads, memory, peers, self._slots)
+            self._request = self.request = request._replace(tensors=tensors, regions=regions, on_gpu=False)
         finally:
             callee.arrived()
             self._is_copying = False

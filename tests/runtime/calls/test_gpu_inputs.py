@@ -78,7 +78,7 @@ def test_copies(shared, regions, reads, copied, left):
     former = {tensor[0]: tensor for tensor in request.tensors}
     sources = {"A": Tensor(regions[0], 3, 5), "B": Tensor(regions[0], 9, 2), "C": Tensor(regions[1], 7, 3)}
     assert lie_elsewhere(request, reads) is bool(copied)
-    brought = asyncio.run(bring_inputs(request, reads, MEMORY, peers, slots))
+    tensors, kept = asyncio.run(bring_inputs(request.tensors, request.regions, reads, MEMORY, peers, slots))
     assert peers.copied == {gpu: [sources[name] for name in names] for gpu, names in copied.items()}
     expected = dict(former)
     for gpu, names in copied.items():
@@ -86,15 +86,17 @@ def test_copies(shared, regions, reads, copied, left):
         for index, name in enumerate(names):
             at = address(peers.regions[gpu].number, index * 64)
             expected[name] = (*former[name][:3], at, former[name][4], *where)
-    assert brought.tensors == list(expected.values())
-    kept = {sources[name].region for name in left} | {peers.regions[gpu] for gpu in copied}
-    assert (set(brought.regions), len(brought.regions)) == ({shared} | kept, len({shared} | kept))
-    assert (slots, brought.on_gpu) == ([f"slot {gpu}" for gpu in copied], False)
+    assert tensors == list(expected.values())
+    known = {shared} | {sources[name].region for name in left} | {peers.regions[gpu] for gpu in copied}
+    assert (set(kept), len(kept)) == (known, len(known))
+    assert slots == [f"slot {gpu}" for gpu in copied]
 
 
 def test_failure(shared, regions):
     """Of copies to several GPUs those are known that were made before one fails: the caller frees them."""
     request, slots = request_of(shared, *regions), []
     with pytest.raises(InferenceError, match="no memory"):
-        asyncio.run(bring_inputs(request, {"A": 1, "B": 0, "C": 2}, MEMORY, Peers(shared), slots))
+        asyncio.run(
+            bring_inputs(request.tensors, request.regions, {"A": 1, "B": 0, "C": 2}, MEMORY, Peers(shared), slots)
+        )
     assert slots == ["slot 1"]

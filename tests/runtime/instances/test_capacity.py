@@ -70,3 +70,17 @@ def test_whatever_the_durations(durations):
         capacity.observe(duration_ns)
         assert CAPACITY_MIN <= capacity.total <= 8
         assert capacity.total == CAPACITY_MIN or capacity.total * capacity.average_ns <= AHEAD_NS_MAX
+
+
+@pytest.mark.parametrize("calls", [False, True])
+def test_pause(capacity, calls):
+    """There is no room in a pause, whatever ends meanwhile. What is learnt then holds after it."""
+    capacity.observe_sum(100, 100)
+    capacity.pause()
+    assert capacity.total == 0
+    capacity.observe(0)
+    if calls:
+        capacity.expect_calls()
+    assert capacity.total == 0
+    capacity.resume()
+    assert capacity.total == (1 if calls else 8)

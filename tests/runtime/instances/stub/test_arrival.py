@@ -16,8 +16,9 @@ from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
 
+from ...gpu_regions import gpu_region
 from .test_batches import EMPTY, KILLED, Bench, Request, result
-from .test_gpu_calls import LOST, Lessor, Peers, gpu_region
+from .test_gpu_calls import LOST, Lessor, Peers
 
 BUG = "the server failed to copy inputs of a request; its log says why"
 

@@ -198,10 +198,10 @@ class Calls:
 class Bench:
     """The batches of a stub that serves, of a model with so much more configuration."""
 
-    def __init__(self, text="", concurrency=1):
+    def __init__(self, text="", concurrency=1, gpu=None, memory=None, server=None):
         spec = spec_from(CONFIG + text)
         self.statistics = ModelStatistics()
-        plan = StubInstanceSpec("m_0", spec, 3, {}, {}, None, 1 << 20, self.statistics, None)
+        plan = StubInstanceSpec("m_0", spec, 3, {}, {}, memory, 1 << 20, self.statistics, server, gpu=gpu)
         self.connection = Connection()
         self.owner = Owner()
         self.calls = Calls()

@@ -29,8 +29,9 @@ from typing import NamedTuple
 
 import numpy as np
 from gpu_client import ANSWER_S_MAX, Client, Failure
-from gpu_contexts import count_contexts
+from gpu_contexts import context_holders
 from gpu_models import WAYS, WAYS_WITHOUT_TORCH, write_models
+from proctree import tree
 from servers import Server, free_port
 
 from pyruntime.utils.errors import PyruntimeError
@@ -126,6 +127,24 @@ def client_request(client, model, byte_size, value):
     if told["was_cpu"] or abs(outputs["SUM"][0] - expected) > 1e-3 * expected:
         raise Failure(f"{model}: the input was in main memory, or was not what the client wrote")
     return spent / 1000, outputs["KERNEL_NS"][0] / 1000
+
+
+def count_contexts(server):
+    """How many contexts the processes of a server have: its own process, whose number this is, brokers, stubs, others.
+
+    None if the driver does not tell.
+    """
+    family = tree(server)
+    holders = context_holders(family)
+    if holders is None:
+        return None
+    counts = dict.fromkeys(("host", "brokers", "stubs", "others"), 0)
+    for pid in holders:
+        title = Path(f"/proc/{pid}/cmdline").read_text()
+        is_stub, is_broker = title.startswith("triton_python_backend_stub"), "broker of GPU" in title
+        kind = "host" if pid == server else "brokers" if is_broker else "stubs" if is_stub else "others"
+        counts[kind] += 1
+    return counts
 
 
 @contextmanager

@@ -7,8 +7,6 @@ import os
 from ctypes import byref, c_uint, c_ulonglong
 from pathlib import Path
 
-from proctree import tree
-
 from pyruntime.utils.gpu.inventory import STAND_IN
 from pyruntime.utils.gpu.nvml import LIBRARY, Nvml
 
@@ -30,24 +28,6 @@ def context_holders(pids, library=LIBRARY):
         return [pid for pid in pids if "pyruntime stand-in" in Path(f"/proc/{pid}/maps").read_text()]
     listed = _listed_by_nvml(library)
     return [pid for pid in pids if pid in listed] if os.getpid() in listed else None
-
-
-def count_contexts(server):
-    """How many contexts the processes of a server have: its own process, whose number this is, brokers, stubs, others.
-
-    None if the driver does not tell.
-    """
-    family = tree(server)
-    holders = context_holders(family)
-    if holders is None:
-        return None
-    counts = dict.fromkeys(("host", "brokers", "stubs", "others"), 0)
-    for pid in holders:
-        title = Path(f"/proc/{pid}/cmdline").read_text()
-        is_stub, is_broker = title.startswith("triton_python_backend_stub"), "broker of GPU" in title
-        kind = "host" if pid == server else "brokers" if is_broker else "stubs" if is_stub else "others"
-        counts[kind] += 1
-    return counts
 
 
 def _listed_by_nvml(library):

@@ -6,7 +6,9 @@ On machines without a GPU a small framework on the stand-in takes their place; t
 """
 
 import os
+import re
 from contextlib import nullcontext
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from tests.e2e.harness.frameworks import FRAMEWORKS, STAND_IN_ARRAY
 from tests.e2e.harness.gpu_regions import BOTH, GRPC, Region, brokers, infer, on_gpu, to_gpu
 from tests.plugins.gpus import StandInMachine
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 GROUP = "instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]\n"
 READS_GPU = GROUP + 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }\n'
 # Takes its input from wherever it lies: small ones of clients are in main memory.
@@ -191,6 +194,11 @@ class TritonPythonModel:
         assert not output.is_cpu(), "the output has left the GPU"
         return answer(take(output))
 """
+# The stubs that may compute on the GPU: others only read tensors there in main memory, or none.
+ON_GPU = {
+    *("treble_0_0", "again_0_0", "from_main_memory_0_0", "compute_0_0", "caller_0_0", "prefers_0_0"),
+    *("mortal_0_0", "killer_0_0", "passes_on_0_0"),
+}
 # As a model that trebles its input and gives it to another one.
 CHAIN = """
 platform: "ensemble"
@@ -440,6 +448,17 @@ def told(result):
     return {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in response.parameters.items()}
 
 
+def test_metrics(server, machine):
+    """The page has the memory that models lease, and what they were asked, by the UUID of their GPU."""
+    server.infer("chain", {"IN": np.arange(10)})
+    page = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    uuid = machine.gpu.properties().uuid
+    (leased,) = re.findall(f'^pyruntime_gpu_pool_bytes{{gpu_uuid="{uuid}",state="leased"}} (.*)$', page, re.MULTILINE)
+    assert float(leased) > 0
+    labels = [each for each in re.findall("^nv_inference_count{(.*?)} [1-9]", page, re.MULTILINE) if '"treble"' in each]
+    assert any(f'gpu_uuid="{uuid}"' in each for each in labels)
+
+
 @pytest.mark.parametrize(
     ("name", "known"), [("killer", "tensor"), ("killer", "memory"), ("killer", "nothing"), ("killer_on_cpu", "nothing")]
 )
@@ -492,14 +511,22 @@ def private_bytes(pid):
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
 
 
-def test_contexts(server):
-    """The server has none of the GPU. The broker has one, and so has each process that computes there."""
+def test_contexts(server, monkeypatch):
+    """The server has none of the GPU. The broker has one, and so has each process that computes there, and no other."""
     array = np.arange(10)
-    server.infer("chain", {"IN": array})
-    users = {process.pid for process in server.family() if uses_a_gpu(process.pid)}
-    assert server.process.pid not in users
+    for name in ("chain", "on_cpu", "reads_numpy"):
+        server.infer(name, {"IN": array})
+    family = {process.pid: process.title for process in server.family()}
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    users = import_module("gpu_contexts").context_holders([server.process.pid, *family])
+    if users is None:
+        pytest.skip("NVML does not list the processes of this machine by their numbers here")
     (broker,) = brokers(server)
+    assert server.process.pid not in users
     assert broker.pid in users
+    titles = {family[pid].removeprefix("triton_python_backend_stub ") for pid in users if pid != broker.pid}
+    assert titles >= {"treble_0_0", "again_0_0"}
+    assert titles <= ON_GPU
 
 
 def uses_a_gpu(pid):

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Instances on the GPUs of this machine, by torch. On machines without a GPU test_gpu_instances.py has a stand-in."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,43 @@ def test_own_gpu(server, gpus):
 def test_any_gpu(server, gpus):
     """A model that names no GPU is on one that the machine has."""
     assert told(server, "anywhere")["uuid"] in [gpu.uuid for gpu in gpus]
+
+
+def test_slices(server, gpus):
+    """A process sees one slice of a GPU that is divided, with the memory of the slice."""
+    slices = [gpu for gpu in gpus if gpu.is_slice]
+    if not slices:
+        pytest.skip("no GPU of this machine is divided (MIG)")
+    for each in slices:
+        answer = told(server, f"on_{each.ordinal}")
+        assert each.uuid.startswith("MIG-")
+        assert (answer["count"], answer["uuid"]) == (1, each.uuid)
+        assert answer["total"] == pytest.approx(each.total_bytes, rel=0.1)  # the driver keeps some
+
+
+def metrics_page(server):
+    return server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+
+
+def test_metrics(server, gpus, wait_until):
+    """The page has each GPU by its UUID, a divided one as a whole, and the requests of the models there."""
+    for gpu in gpus:
+        told(server, f"on_{gpu.ordinal}")
+    wait_until(lambda: "nv_gpu_memory_total_bytes{" in metrics_page(server))  # they are read beside requests
+    page = metrics_page(server)
+    found = {
+        (family, uuid): float(value)
+        for family, uuid, value in re.findall(r'^(nv_\w+)\{gpu_uuid="(GPU-[^"]+)"\} (\S+)$', page, re.MULTILINE)
+    }
+    total = {uuid: value for (family, uuid), value in found.items() if family == "nv_gpu_memory_total_bytes"}
+    for gpu in gpus:
+        if not gpu.is_slice:
+            assert total[gpu.uuid] == gpu.total_bytes
+        count = rf'^nv_inference_count\{{.*gpu_uuid="{gpu.uuid}",model="on_{gpu.ordinal}",.*\}} [1-9]'
+        assert re.search(count, page, re.MULTILINE)
+    for uuid, size in total.items():
+        assert 0 <= found["nv_gpu_memory_used_bytes", uuid] <= size
+        assert 0 <= found.get(("nv_gpu_utilization", uuid), 0) <= 1
 
 
 def test_no_context_in_the_server(server):

@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 from contextlib import closing
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from pyruntime.utils.gpu.cuda import CudaGpu
 from pyruntime.utils.gpu.driver import GpuMissingError
 from pyruntime.utils.gpu.inventory import STAND_IN
 
-from .harness.frameworks import STAND_IN_ARRAY
+from .harness.frameworks import FRAMEWORKS, STAND_IN_ARRAY
 from .harness.gpu_regions import leased
 from .harness.models import parameters
 
@@ -372,14 +373,35 @@ def test_outputs_of_other_models(server, model):
     assert run(server, model, *blocks, *steps)[3:] == ["ok", "2 3 4 ", "ok", "ok"]
 
 
-@pytest.mark.gpu
-def test_on_a_gpu(serve, write_model, tmp_path, install_backends, monkeypatch):
-    """The same by NVIDIA's driver: memory of both pools, and tensors of calls on the GPU, in both directions."""
+@pytest.fixture
+def real_gpu(monkeypatch):
+    """This process and those that it starts use NVIDIA's driver."""
     monkeypatch.delenv(STAND_IN, raising=False)
     try:
-        CudaGpu()
+        return CudaGpu()
     except GpuMissingError as exc:
         pytest.skip(f"no GPU: {exc}")
+
+
+@pytest.mark.gpu
+def test_inputs_left_on_a_gpu(real_gpu, serve, write_model, tmp_path, install_backends):
+    """A tensor of torch is the input of a C++ model, which reads it where it lies."""
+    if find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    config = CONFIG.replace("gpus: [ 1 ]", "gpus: [ 0 ]")
+    reads = parameters(EXECUTION_MODE="process", FORCE_CPU_ONLY_INPUT_TENSORS="no")
+    write_model(tmp_path, "isolated", None, config, reads)
+    group = "instance_group { kind: KIND_GPU gpus: [ 0 ] }"
+    write_model(tmp_path, "give", FRAMEWORKS["torch"] + ON_GPU, FP32_IN, RESULT + group)
+    server = serve(f"--backend-directory={install_backends('gpu_memory')}")
+    values = {"IN": np.array([1, 2], np.float32)}
+    for _ in range(3):  # the memory is used again
+        assert server.infer("give", values).as_numpy("RESULT").tolist() == [b"8 bytes in GPU 0\n2 3 \n"]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(real_gpu, serve, write_model, tmp_path, install_backends):
+    """The same by NVIDIA's driver: memory of both pools, and tensors of calls on the GPU, in both directions."""
     config = CONFIG.replace("gpus: [ 1 ]", "gpus: [ 0 ]")
     write_model(tmp_path, "in_server", None, config)
     write_model(tmp_path, "isolated", None, config, parameters(EXECUTION_MODE="process"))

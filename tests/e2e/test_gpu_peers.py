@@ -6,6 +6,7 @@ Where nothing may pass main memory, all copies to and from it fail: those of the
 what their framework does itself.
 """
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
@@ -327,3 +328,57 @@ def test_through_main_memory(serving, machine, repository, seen, gpus, options):
     finally:
         machine.describe(*TWO_PEERS)
     assert set(seen("double1")) == {"C"}
+
+
+# Waits in the requests with the id "wait", and wants the inputs of those with the id "read" on its GPU. It leaves no
+# files in its folder, which would be a reason to load it again.
+GATED = (
+    COMMON
+    + """
+class TritonPythonModel:
+    def execute(self, requests):
+        (request,) = requests
+        tensor = request.inputs()[0]
+        if request.request_id() == "wait":
+            os.mkfifo("GATE")
+            open("GATE").close()
+        elif request.request_id() == "read":
+            return [response(times(take(tensor), 2))]
+        return [response(times(make(tensor.as_numpy()), 2))]
+"""
+)
+
+
+def test_model_moves_while_requests_queue(serving, machine, write_model, tmp_path, wait_until):
+    """Calls with inputs on the former GPU, which queue, are executed on the new one."""
+    gate, models = tmp_path / "gate", tmp_path / "models"
+    config = CONFIG.replace("GPU ]", "0 ]")
+    write_model(models, "gated", GATED.replace("GATE", str(gate)), config)
+    write_model(models, "call", CALL, config.replace("gpus:", "count: 4 gpus:"))
+    path = models / "gated" / "config.pbtxt"
+    arrays = [np.arange(1000) + number for number in range(4)]
+    with (
+        serving(models, "--model-control-mode=explicit", "--load-model=*") as server,
+        ThreadPoolExecutor(6) as threads,
+        closing(server.client()) as client,
+    ):
+        held = [threads.submit(infer, server, "gated", arrays[0], "wait")]
+        wait_until(gate.exists)
+        held.append(threads.submit(infer, server, "gated", arrays[0]))  # which the process has already
+        wait_until(lambda: pending(server, "gated") == 1)
+        calls = [threads.submit(infer, server, "call", array, "gated read") for array in arrays]
+        wait_until(lambda: pending(server, "gated") == 1 + len(calls))
+        path.write_text(path.read_text().replace("gpus: [ 0 ]", "gpus: [ 1 ]"))
+        client.load_model("gated")
+        for array, call in zip(arrays, calls, strict=True):
+            assert_array_equal(call.result(), array * 70)
+        open_gate(gate)
+        for each in held:
+            assert_array_equal(each.result(), arrays[0] * 2)
+        assert not server.log.count("main memory")
+
+
+def pending(server, model):
+    """How many requests wait for a model."""
+    page = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    return float(re.search(f'^nv_inference_pending_request_count{{model="{model}",version="1"}} (.*)$', page, re.M)[1])

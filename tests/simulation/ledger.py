@@ -275,8 +275,8 @@ class Ledger:
             self._check_limit(spec, waiting)
         if version.world.is_limited(version):
             return  # an idle instance may have to wait for a resource
-        if _is_ordered(spec) and any(not entry.finals and entry.job.instance is not None for entry in books.order[:1]):
-            return  # many responses may be held until the first request is answered
+        if _is_ordered(spec) and any(not (entry.finals or entry.is_waiting) for entry in books.order[:1]):
+            return  # many responses may be held until the first request is answered, by a model or by a cache
         if spec.sequence_batching is not None:
             self._check_sequences(version, books, waiting, now_ns)
         elif spec.ensemble is None:

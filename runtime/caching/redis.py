@@ -57,7 +57,7 @@ class RedisCache(ResponseCache):
         options = _options(self._config)
         is_tls, server_name = options.pop("ssl"), options.pop("server_name")
         pool = _tls_pool(redis, server_name) if is_tls else redis.BlockingConnectionPool
-        self._client = redis.Redis(connection_pool=pool(**options))
+        self._client = redis.Redis.from_pool(pool(**options))  # `close` closes the pool with it
         self._failure = redis.RedisError
         _LOG.info("Response cache '%s' is at %s:%d", self.name, options["host"], options["port"])
         try:

@@ -16,7 +16,8 @@ An instance that *leaves* gets no more sequences. It keeps those that have begun
 A sequence is *idle* if it has a slot and no request, neither waiting nor running. After `max_idle_us` it ends. In the
 backlog timeouts apply instead, those of clients and that of the configuration: the first one of any waiting request
 ends the sequence. A sequence also ends
-if a waiting request is cancelled, or if its instance dies, unless its next request has START anyway.
+if a waiting request is cancelled, or if its instance dies, unless its next request has START anyway, or the model is
+told nothing of it: a request of an iterative model without controls and states is executed again by another instance.
 
 A sequence is *abandoned* if it ends without END while its instance goes on: it was idle for too long, or a waiting
 request was cancelled. `take_abandoned` says so, for the model.
@@ -125,6 +126,8 @@ class Sequences(Generic[K]):
         self._max_idle_s = batching.max_idle_us / 1e6
         self._backlog_max = batching.backlog.max_queue_size or SEQUENCES_MAX
         self._backlog_s = batching.backlog.default_timeout_us / 1e6 or inf
+        # Whether a model may keep something of a sequence that no client knows: otherwise it is not told of it.
+        self._tells_of_single = bool(batching.controls or batching.states)
         self._instances: dict[K, InstanceSlots] = {}
         self._known: dict[int | str, JobSequence] = {}
         self._backlog: OrderedDict[JobSequence, None] = OrderedDict()
@@ -311,7 +314,7 @@ class Sequences(Generic[K]):
                 sequence.running = None
                 if sequence.is_over:
                     self._vacate(sequence)
-                elif sequence.waiting and sequence.waiting[0].is_start:
+                elif sequence.waiting and (sequence.waiting[0].is_start or self._is_unknown(sequence)):
                     self._unseat(sequence)
                 else:
                     failed += self._end(sequence)
@@ -362,6 +365,10 @@ class Sequences(Generic[K]):
             sequence.deadline_s = inf
             place.sequences[sequence] = None
             self._offer(sequence)
+
+    def _is_unknown(self, sequence: JobSequence) -> bool:
+        """Whether the instance of a sequence cannot know of it, so that another one may go on."""
+        return sequence.is_single and not self._tells_of_single
 
     def _vacate(self, sequence: JobSequence) -> None:
         place, sequence.place = sequence.place, None

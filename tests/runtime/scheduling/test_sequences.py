@@ -453,6 +453,20 @@ class TestInstances:
         table.all.readiness(0, True)
         table.run(other)
 
+    def test_death_with_what_no_model_is_told(self):
+        """Requests of an iterative model without controls and states go on with the next instance."""
+        table = Table(slots=2)
+        jobs = [job(1, START), job(2, START)]
+        for each in jobs:
+            table.all.submit(each, is_single=True)
+        assert table.all.take(0, 0) == jobs
+        for each in jobs:
+            each.options = each.options._replace(flags=0)  # it has run once, and queues again
+            assert table.all.put_back(each, has_run=True)
+        assert table.all.readiness(0, False) == []
+        table.all.readiness(0, True)
+        table.run(*jobs)
+
     def test_death_while_an_older_one_runs(self):
         """A sequence that begins anew with what waits goes on without what its instance had."""
         table = Table()

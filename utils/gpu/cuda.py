@@ -16,7 +16,14 @@ from typing import Any, Iterator, Tuple
 
 import numpy as np
 
-from pyruntime.utils.gpu.driver import HANDLE_BYTES, GpuMissingError, GpuProperties, gpu_error
+from pyruntime.utils.gpu.driver import (
+    HANDLE_BYTES,
+    GpuHandleError,
+    GpuLostError,
+    GpuMissingError,
+    GpuProperties,
+    gpu_error,
+)
 from pyruntime.utils.gpu.native import NativeFunctions, of_driver
 
 _PACKAGE = "cuda.bindings.driver"
@@ -28,6 +35,8 @@ _NO_TIMING = 2
 _EVENT_FLAGS = 2 | 4
 # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only flag there is.
 _LAZY_PEERS = 1
+# The driver's name for a failure that it cannot tell.
+_UNKNOWN = "CUDA_ERROR_UNKNOWN"
 
 
 class CudaGpu:
@@ -99,7 +108,13 @@ class CudaGpu:
 
     def open(self, handle: bytes) -> int:
         with self._current():
-            return int(self._call("cuIpcOpenMemHandle", self._handle("CUipcMemHandle", handle), _LAZY_PEERS))
+            try:
+                return int(self._call("cuIpcOpenMemHandle", self._handle("CUipcMemHandle", handle), _LAZY_PEERS))
+            except GpuLostError as exc:
+                if exc.reason != _UNKNOWN:
+                    raise
+                # A client may have made the handle up. If the GPU is lost indeed, the next call says so.
+                raise GpuHandleError(exc.reason, exc.call, exc.explanation) from exc
 
     def close(self, pointer: int) -> None:
         with self._current():

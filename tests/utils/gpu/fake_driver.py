@@ -19,6 +19,7 @@ class CUresult(enum.Enum):
     CUDA_ERROR_INVALID_DEVICE = 101
     CUDA_ERROR_INVALID_CONTEXT = 201
     CUDA_ERROR_ILLEGAL_ADDRESS = 700
+    CUDA_ERROR_UNKNOWN = 999
 
 
 class CUdevice_attribute(enum.Enum):

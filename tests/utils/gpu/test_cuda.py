@@ -144,6 +144,18 @@ def test_errors(driver):
     assert driver.contexts == []
 
 
+def test_handle_of_nobody(driver):
+    """A handle that a client has made up is no loss of the GPU, whatever the driver says to it."""
+    gpu = CudaGpu()
+    handle = gpu.export(gpu.allocate(8))
+    driver.fails["cuIpcOpenMemHandle"] = "CUDA_ERROR_UNKNOWN"
+    with pytest.raises(GpuHandleError, match="CUDA_ERROR_UNKNOWN"):
+        gpu.open(handle)
+    driver.fails["cuIpcOpenMemHandle"] = "CUDA_ERROR_ILLEGAL_ADDRESS"
+    with pytest.raises(GpuLostError):
+        gpu.open(handle)
+
+
 def test_no_gpu(driver):
     """A number that no GPU has."""
     driver.fails["cuDeviceGet"] = "CUDA_ERROR_INVALID_DEVICE"

@@ -269,7 +269,7 @@ class Ledger:
                 is_limited = is_limited or entry.policy.max_queue_size
                 if entry.deadline_ns is not None:
                     self._check_time(entry, now_ns)
-            if entry.must_end:
+            if entry.must_end and entry.job.turn is None:  # else the answer comes in its turn
                 self.violated(f"{spec.name}: request {entry.number} waits, although it was cancelled")
         if is_limited:
             self._check_limit(spec, waiting)

@@ -341,7 +341,8 @@ class SequenceScheduler(JobScheduler):
 
     def _waits_for_time(self, instance: Executor) -> bool:
         """Whether an instance begins its next batch as soon as that is due."""
-        return instance.inflight.capacity > 0
+        order = self._orders.get(instance)  # which says itself when there is room
+        return instance.inflight.capacity > 0 and (order is None or not order.is_full)
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -672,6 +672,28 @@ class TestPreserveOrdering:
             each.respond(outcome, True)
         assert outcomes == ["b", "a"]
 
+    @in_a_loop
+    async def test_no_room(self, make, monkeypatch):
+        """A batch that may not begin, because many responses are held, has no timer that goes off again and again."""
+        monkeypatch.setattr(response_order, "HELD_MAX", 1)
+        instance = Instance()
+        made = make("oldest { max_candidate_sequences: 3 preserve_ordering: true }", instance)
+        first, second, third = jobs = [job(id, START | END) for id in (1, 2, 3)]
+        for each in jobs[:2]:
+            made.submit(each)
+        second.free()
+        second.respond("b", True)
+        looks = []
+        on_timer = type(made)._on_timer
+        monkeypatch.setattr(type(made), "_on_timer", lambda self: looks.append(1) or on_timer(self))
+        made.submit(third)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(looks) <= 1
+        first.free()
+        first.respond("a", True)
+        assert [each for batch in instance.batches for each in batch] == jobs
+
     @pytest.mark.parametrize("again", ["put_back", "reschedule"])
     @in_a_loop
     async def test_first_begins_again(self, make, monkeypatch, again):

@@ -93,6 +93,11 @@ class SequenceScheduler(JobScheduler):
         """See JobScheduler."""
         return self._seated
 
+    @property
+    def has_full_order(self) -> bool:
+        """Whether an instance begins no further request because too many of its responses are held."""
+        return any(order.is_full for order in self._orders.values())
+
     async def wait_left(self, instance: Executor) -> None:
         """See JobScheduler. Its sequences end, expire, begin again elsewhere, or are lost with it."""
         if (left := self._leaving.get(instance)) is not None:

@@ -278,7 +278,7 @@ class Ledger:
         if _is_ordered(spec) and any(not (entry.finals or entry.is_waiting) for entry in books.order[:1]):
             return  # many responses may be held until the first request is answered, by a model or by a cache
         if spec.sequence_batching is not None:
-            if not any(order.is_full for order in version.scheduler._orders.values()):
+            if not version.scheduler.has_full_order:
                 self._check_sequences(version, books, waiting, now_ns)
         elif spec.ensemble is None:
             self._check_idle(version, waiting, now_ns)

@@ -681,8 +681,10 @@ class TestPreserveOrdering:
         first, second, third = jobs = [job(id, START | END) for id in (1, 2, 3)]
         for each in jobs[:2]:
             made.submit(each)
+        assert not made.has_full_order
         second.free()
         second.respond("b", True)
+        assert made.has_full_order
         looks = []
         on_timer = type(made)._on_timer
         monkeypatch.setattr(type(made), "_on_timer", lambda self: looks.append(1) or on_timer(self))
@@ -692,6 +694,7 @@ class TestPreserveOrdering:
         assert len(looks) <= 1
         first.free()
         first.respond("a", True)
+        assert not made.has_full_order
         assert [each for batch in instance.batches for each in batch] == jobs
 
     @pytest.mark.parametrize("again", ["put_back", "reschedule"])

@@ -1,19 +1,13 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Memory on GPUs that processes share: this process writes its tensors there, and reads those of others.
+"""Memory on GPUs that processes share: this process writes its tensors there. Those of others are in `chunks`.
 
 The memory belongs to the broker of the GPU. This process leases chunks of it and allocates in them, as it does in its
-response region: one copy on the GPU, and no message, for each tensor. Other processes open a chunk once, when they
-first use it.
-
-Copies are only ordered (see utils/gpu/driver.py). So each process has an event on each GPU that it records behind its
-copies, and others wait for it before theirs.
+response region: one copy on the GPU, and no message, for each tensor.
 """
 
 from __future__ import annotations
 
-import threading
-from contextlib import suppress
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -30,9 +24,10 @@ from typing import (
 )
 
 from pyruntime.stub.freeing_lock import FreeingLock
+from pyruntime.stub.gpu_chunks import Chunk, Chunks, lost
 from pyruntime.stub.gpu_owners import Owners
 from pyruntime.stub.gpu_reserves import Reserve, Reserves, end_process
-from pyruntime.stub.gpus import gpu_of, ordinal_of
+from pyruntime.stub.gpus import gpu_of
 from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.stub.pb_utils.gpu_tensor import GpuContents, OnGpu
@@ -40,74 +35,11 @@ from pyruntime.utils.addresses import address, split
 from pyruntime.utils.arena import slot_bytes
 from pyruntime.utils.errors import LocalError
 from pyruntime.utils.gpu.chunks import ChunkArena
-from pyruntime.utils.gpu.driver import GpuError, GpuHandleError, gpu_error
-from pyruntime.utils.messages import CLOSED_GPU, FETCH_GPU, LEASE_GPU, RETURN_GPU, MapGpu
+from pyruntime.utils.gpu.driver import GpuError
+from pyruntime.utils.messages import CLOSED_GPU, FETCH_GPU, LEASE_GPU, RETURN_GPU
 
 if TYPE_CHECKING:
     from pyruntime.stub.pb_utils.leased import Slot
-
-
-class Chunk:
-    """Memory on the GPU `gpu`, by its number in this process. Without a `pointer` it is closed.
-
-    Who reads it holds `lock` meanwhile, so that it is not closed between a look and the use.
-    """
-
-    def __init__(self, number: int, gpu: int, pointer: int, event: Optional[int]) -> None:
-        """Behind `event` come the copies of the process that writes there; None if none is needed."""
-        self.number = number
-        self.gpu = gpu
-        self.pointer: Optional[int] = pointer
-        self.event = event
-        self._is_forgotten = False
-        self.lock = threading.RLock()
-
-    def at(self, offset: int) -> int:
-        """The pointer to a tensor. Raises TritonModelException if the memory is gone."""
-        if self.pointer is None:
-            raise TritonModelException(f"the tensor is gone: the broker of GPU {self.gpu} was lost")
-        return self.pointer + offset
-
-    def order(self) -> None:
-        """Have later copies of this process come behind those of the writer.
-
-        Raises GpuError, and TritonModelException if the memory is gone.
-        """
-        self._behind_event(gpu_of(self.gpu).wait)
-
-    def complete(self) -> None:
-        """Return when the copies of the writer are complete.
-
-        Raises GpuError, and TritonModelException if the memory is gone.
-        """
-        self._behind_event(gpu_of(self.gpu).synchronize)
-
-    def forget_event(self) -> None:
-        """The writer has ended, and its event with it. Does not wait for those who use the memory."""
-        self._is_forgotten = True
-
-    def _behind_event(self, wait: Callable[[int], None]) -> None:
-        """A process that has ended copies nothing any more: nobody need wait for it, and its event cannot be used."""
-        with self.lock:
-            self.at(0)
-            if self.event is not None and not self._is_forgotten:
-                with suppress(GpuHandleError):  # the writer has ended just now, and the host is about to say so
-                    wait(self.event)
-
-    def close(self) -> None:
-        """Close memory and its event, also if its owner has ended."""
-        driver = gpu_of(self.gpu)
-        with self.lock:
-            pointer, self.pointer = self.pointer, None
-            event, self.event = self.event, None
-            try:
-                if event is not None:
-                    with suppress(GpuHandleError):  # its process may have ended
-                        driver.destroy_event(event)
-                if pointer is not None:
-                    driver.close(pointer)
-            except GpuError as exc:
-                LOGGER.debug("memory on GPU %d: %s", self.gpu, exc)
 
 
 class _Lease(ChunkArena):
@@ -147,60 +79,16 @@ class GpuMemory:
         self._tell = tell
         self._lend = lend
         self._lock: FreeingLock[_TakenBack] = FreeingLock(self._free_taken_back)
-        self._announced: Dict[int, MapGpu] = {}
-        self._chunks: Dict[int, Chunk] = {}
+        self.chunks = Chunks(self._lock)
         self._leases: Dict[int, _Lease] = {}
         # How many leases are asked for or being opened, and what was lost meanwhile and may be one of them.
         self._asking = 0
         self._gone: Set[int] = set()
-        # Held while memory is opened, which may take seconds. The thread that reads messages never waits for it.
-        self._opening = threading.Lock()
         # The event behind the copies of this process, by the number of the GPU in this process.
         self._events: Dict[int, int] = {}
         self._has_warned = False
         self._reserves = Reserves()
         self._owners = Owners(self._lock)
-
-    # Tensors of other processes.
-
-    def announce(self, message: MapGpu) -> None:
-        """A region that later messages may refer to. It is opened when a tensor there is first used.
-
-        It is announced again, without its event, when the process that writes there has ended.
-        """
-        with self._lock:
-            self._announced[message.number] = message
-            chunk = self._chunks.get(message.number)
-        if chunk is not None:
-            chunk.forget_event()
-
-    def gpu_at(self, at: int) -> int:
-        """The number of the GPU of an address in this process, which need not have used it. Raises GpuError."""
-        number, _ = split(at)
-        chunk = self._chunks.get(number)
-        return ordinal_of(self._announcement(number).uuid) if chunk is None else chunk.gpu
-
-    def find(self, at: int) -> Tuple[Chunk, int]:
-        """The chunk of an address, and the offset there. Raises GpuError if it cannot be opened."""
-        number, offset = split(at)
-        chunk = self._chunks.get(number)
-        if chunk is None:
-            with self._opening:
-                chunk = self._chunks.get(number) or self._open(self._announcement(number))
-        return chunk, offset
-
-    def _open(self, message: MapGpu) -> Chunk:
-        chunk = _opened(message)
-        with self._lock:
-            announced = self._announced.get(message.number)
-            if announced is not None:
-                self._chunks[message.number] = chunk
-        if announced is None:
-            chunk.close()
-            raise _lost()
-        if announced is not message:  # the writer has ended meanwhile
-            chunk.forget_event()
-        return chunk
 
     def fetch(self, at: int, size: int) -> Loan:
         """A copy in main memory of `size` bytes, made by the broker, so that this process need not use the GPU.
@@ -211,12 +99,6 @@ class GpuMemory:
         self._ask(FETCH_GPU, [at, size, loan.offset])
         return loan
 
-    def _announcement(self, number: int) -> MapGpu:
-        announced = self._announced.get(number)
-        if announced is None:
-            raise _lost()
-        return announced
-
     def unmap(self, number: int) -> None:
         """Close a region to which no later message refers, or whose memory is gone; it may be a lease.
 
@@ -224,18 +106,15 @@ class GpuMemory:
         """
         with self._lock:
             is_reserved = self._reserves.are_in(number)
-            announced = self._announced.pop(number, None)
             self._leases.pop(number, None)
-            chunk = self._chunks.pop(number, None)
-            if self._asking and announced is None and chunk is None:
+            is_known, chunk = self.chunks.remove(number)
+            if self._asking and not is_known:
                 self._gone.add(number)
         if is_reserved:
             end_process()
         if chunk is not None:
             chunk.close()
         self._tell(CLOSED_GPU, [number])
-
-    # Tensors of this process.
 
     def allocate(self, gpu: int, size: int) -> Optional[Tuple[OnGpu, int]]:
         """Memory that others can open: its place, and the pointer to it here. None if there is no room.
@@ -306,7 +185,7 @@ class GpuMemory:
     def _hold(self, slot: Slot) -> OnGpu:
         """The place of a slot, which is kept until nobody reads it. Raises TritonModelException if it is lost."""
         at = slot.place.address
-        if split(at)[0] not in self._chunks:
+        if split(at)[0] not in self._leases:
             raise TritonModelException(f"the tensor is gone: the broker of GPU {slot.gpu} was lost")
         try:
             self.written(slot.gpu)
@@ -372,9 +251,9 @@ class GpuMemory:
             if lease.is_needed(1 + sum(not self._reserves.are_in(each.chunk.number) for each in others)):
                 return
             del self._leases[number]
-            chunk = self._chunks.pop(number)
-        self._complete(chunk.gpu)
-        chunk.close()
+            self.chunks.remove(number)
+        self._complete(lease.chunk.gpu)
+        lease.chunk.close()
         self._tell(RETURN_GPU, [number])
 
     def _complete(self, gpu: int) -> None:
@@ -443,12 +322,12 @@ class GpuMemory:
         with self._lock:
             is_gone = number in self._gone
             if not is_gone:
-                self._chunks[number] = chunk
+                self.chunks.add(chunk)
                 self._leases[number] = lease
         if is_gone:
             chunk.close()
             self._tell(RETURN_GPU, [number])
-            raise _lost()
+            raise lost()
         return lease
 
     def _warn(self, gpu: int, cause: Exception) -> None:
@@ -456,26 +335,3 @@ class GpuMemory:
             self._has_warned = True
             reason = cause.explanation if isinstance(cause, GpuError) else cause
             LOGGER.warning("tensors on GPU %d go through main memory, because they have no room there: %s", gpu, reason)
-
-
-def _opened(message: MapGpu) -> Chunk:
-    gpu = ordinal_of(message.uuid)
-    driver = gpu_of(gpu)
-    try:
-        pointer = driver.open(message.handle)
-    except GpuHandleError as exc:  # the host has not said so yet, nor whose memory it is
-        raise _lost(", or the client that the memory belongs to") from exc
-    event = None
-    try:
-        if message.event:
-            event = driver.open_event(message.event)
-    except GpuHandleError:  # its process has ended, and copies nothing any more; the memory is the broker's
-        LOGGER.debug("memory on GPU %d is read without an event", gpu)
-    except GpuError:
-        driver.close(pointer)
-        raise
-    return Chunk(message.number, gpu, pointer, event)
-
-
-def _lost(more: str = "") -> GpuError:
-    return gpu_error("CUDA_ERROR_INVALID_HANDLE", "open", f"the broker of the GPU was lost{more}")

@@ -141,7 +141,7 @@ class Worker:
         elif isinstance(message, Reply):
             self._server.reply(message)
         elif isinstance(message, MapGpu):
-            self._regions.gpu.announce(message)
+            self._regions.gpu.chunks.announce(message)
         elif isinstance(message, UnmapGpu):
             self._regions.gpu.unmap(message.number)
         elif isinstance(message, Unmap):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Contents on a GPU that another model wrote to memory which processes share: see stub/gpu_memory.py.
+"""Contents on a GPU that another model wrote to memory which processes share: see stub/gpu_chunks.py.
 
 They stay where they are until no array, capsule or tensor of the model refers to them. Others may read them, too, so
 nobody may write to them. A copy in main memory is made once, and the model may write to that.
@@ -20,7 +20,8 @@ from pyruntime.utils.errors import OutOfMemoryError
 from pyruntime.utils.gpu.driver import GpuError
 
 if TYPE_CHECKING:
-    from pyruntime.stub.gpu_memory import Chunk, GpuMemory
+    from pyruntime.stub.gpu_chunks import Chunk
+    from pyruntime.stub.gpu_memory import GpuMemory
     from pyruntime.utils.request_codec import TensorRef
 
 
@@ -33,7 +34,7 @@ class PooledContents(GpuContents):
         assert isinstance(at, int)  # the contents of a message are in main memory
         self._name = name
         try:
-            self.gpu = memory.gpu_at(at)
+            self.gpu = memory.chunks.gpu_at(at)
         except GpuError as exc:
             raise self._failure(exc) from exc
         super().__init__(name, ImportedTensor(0, tuple(shape), datatype, hold, self.gpu, True))
@@ -54,7 +55,7 @@ class PooledContents(GpuContents):
     def _open(self) -> Tuple[Chunk, int]:
         if self._opened is None:
             try:
-                self._opened = self._memory.find(self._place.address)
+                self._opened = self._memory.chunks.find(self._place.address)
             except GpuError as exc:
                 raise self._failure(exc) from exc
         return self._opened
@@ -70,7 +71,7 @@ class PooledContents(GpuContents):
             self._opened[0].at(0)
         else:
             try:
-                self._memory.gpu_at(self._place.address)
+                self._memory.chunks.gpu_at(self._place.address)
             except GpuError as exc:
                 raise self._failure(exc) from exc
         return self._place

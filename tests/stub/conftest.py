@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory that a stub sees: its request region, and regions of other models that the host grants.
 
-And `host`: a worker in a thread, with the host's end of its socket in the test's hands.
+And `host`: a worker in a thread, with the host's end of its socket in the test's hands; `broker`: that of a GPU.
 """
 
 import asyncio
@@ -16,13 +16,16 @@ import numpy as np
 import pytest
 
 from pyruntime.runtime.regions import create_region
+from pyruntime.stub import gpus, pb_utils, stacks
 from pyruntime.stub import host as host_module
-from pyruntime.stub import pb_utils, stacks
 from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.memory import Regions
+from pyruntime.stub.pb_utils import pooled
 from pyruntime.stub.worker import Worker
 from pyruntime.utils.channel import HostChannel, StubChannel
 from pyruntime.utils.messages import PROTOCOL_VERSION, Hello, Infer, Load, Ready
+
+from .gpu_broker import make_broker, write_tensor
 
 COMMITTED_BYTES = 1 << 20
 # A wait that takes this long will never end: the test fails instead of hanging.
@@ -235,3 +238,19 @@ def host(hosts):
     made = hosts()
     yield made
     made.close()
+
+
+@pytest.fixture
+def broker(machine, peers, monkeypatch):
+    """See make_broker. This process has not used a GPU before."""
+    monkeypatch.setattr(gpus, "opened", {})
+    monkeypatch.setattr(gpus, "unsettled", set())
+    monkeypatch.setattr(pooled, "unsettled", gpus.unsettled)
+    monkeypatch.setattr(pooled, "opened", gpus.opened)
+    return make_broker(peers())
+
+
+@pytest.fixture
+def written(broker):
+    """See write_tensor."""
+    return write_tensor(broker)

@@ -73,7 +73,8 @@ def test_stand_in(machine):
 
 def test_stand_in_that_fails(machine):
     """A function says so."""
-    settle = called(machine.gpu().native())["settle"]
+    functions = machine.gpu().native()  # held: the functions are valid as long as it is
+    settle = called(functions)["settle"]
     with machine.failing(settle="CUDA_ERROR_NOT_SUPPORTED"):
         assert settle() != 0
     assert settle() == 0

@@ -23,6 +23,7 @@ from pyruntime.runtime.instances.stub import instance
 from tests.plugins.gpus import TWO_GPUS, StandInMachine
 
 from .harness import cgroups, models, raw, waiting
+from .harness.gpu_models import Notes
 from .harness.gpu_regions import Region
 from .harness.http2_client import BareClient
 from .harness.server import SHOWN_LOG, Server, start_and_stop
@@ -152,7 +153,23 @@ def machine(tmp_path_factory):
 @pytest.fixture(scope="module")
 def gpus(machine):
     """Its GPUs as this process, the client, uses them."""
-    return [machine.gpu(ordinal) for ordinal in range(len(TWO_GPUS))]
+    return machine.gpus()
+
+
+@pytest.fixture(scope="module")
+def server(serving, machine, repository):
+    """A server of the file's `repository` on its `machine`, which takes memory of clients."""
+    with serving(repository, "--allow-client-shm=true") as started:
+        yield started
+
+
+@pytest.fixture
+def seen(repository):
+    """`seen(model, name="seen")`: where a model of the file's `repository` found tensors since the last time.
+
+    G is on the GPU, C in main memory: see harness/gpu_models.py.
+    """
+    return Notes(repository)
 
 
 @pytest.fixture

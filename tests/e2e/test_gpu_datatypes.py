@@ -11,8 +11,8 @@ from numpy.testing import assert_array_equal
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.harness.frameworks import STAND_IN_ARRAY
+from tests.e2e.harness.gpu_machines import GROUP, READS_GPU, machine_with
 from tests.e2e.harness.gpu_regions import BOTH, infer, on_gpu
-from tests.e2e.test_gpu_frameworks import GROUP, READS_GPU, OnGpu
 from tests.plugins.gpus import StandInMachine
 
 # Each defines `encode(values, kind)`, which makes an array on the GPU of numpy's float32; `decode(array, kind)`;
@@ -135,23 +135,14 @@ FREE_BYTES = 40 << 30
 @pytest.fixture(scope="module", params=["stand-in", pytest.param("torch", marks=pytest.mark.gpu)])
 def machine(request, tmp_path_factory):
     """The machine, and the framework of its models."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "stand-in":
-            yield StandInMachine(tmp_path_factory.mktemp("machine"), patch, {"uuid": "GPU-1"})
-        else:
-            yield OnGpu(request.param, patch)
+    with machine_with(request.param, tmp_path_factory) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
-def gpus(machine):
-    """The GPU as this process, the client, uses it."""
-    return [machine.gpu() if isinstance(machine, StandInMachine) else machine.gpu]
-
-
-@pytest.fixture(scope="module")
-def server(machine, serving, write_model, tmp_path_factory):
-    """A server with these models on the first GPU."""
-    repository = tmp_path_factory.mktemp("models")
+def repository(machine, write_model, tmp_path_factory):
+    """These models on the first GPU."""
+    folder = tmp_path_factory.mktemp("models")
     framework = STAND_IN if isinstance(machine, StandInMachine) else TORCH
 
     def write(name, code, given, made, group):
@@ -160,7 +151,7 @@ def server(machine, serving, write_model, tmp_path_factory):
             input {{ name: "IN" data_type: TYPE_{given} dims: [ -1 ] }}
             output {{ name: "OUT" data_type: TYPE_{made} dims: [ -1 ] }}
         """
-        write_model(repository, name, framework + code, config, group)
+        write_model(folder, name, framework + code, config, group)
 
     write("caller", CALLER, "FP32", "FP32", GROUP)
     write("double_bf16", DOUBLE, "BF16", "BF16", READS_GPU)
@@ -168,8 +159,7 @@ def server(machine, serving, write_model, tmp_path_factory):
     write("large", LARGE, "INT64", "INT64", GROUP)
     write("add", ADD, "UINT8", "UINT8", READS_GPU)
     write("count", COUNT, "UINT8", "INT64", READS_GPU)
-    with serving(repository, "--allow-client-shm=true") as started:
-        yield started
+    return folder
 
 
 @pytest.fixture

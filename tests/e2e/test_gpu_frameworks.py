@@ -7,26 +7,19 @@ On machines without a GPU a small framework on the stand-in takes their place; t
 
 import os
 import re
-from contextlib import nullcontext
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from pyruntime.utils.gpu.cuda import CudaGpu
-from pyruntime.utils.gpu.driver import GpuMissingError
-from pyruntime.utils.gpu.inventory import STAND_IN
-from pyruntime.utils.gpu.visible import VISIBLE
-from tests.e2e.harness.frameworks import FRAMEWORKS, STAND_IN_ARRAY
-from tests.e2e.harness.gpu_regions import BOTH, GRPC, Region, brokers, infer, on_gpu, to_gpu
+from tests.e2e.harness.frameworks import FRAMEWORKS
+from tests.e2e.harness.gpu_machines import GROUP, READS_GPU, machine_with
+from tests.e2e.harness.gpu_regions import BOTH, GRPC, Region, brokers, infer, on_gpu, to_gpu, told
 from tests.plugins.gpus import StandInMachine
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-GROUP = "instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]\n"
-READS_GPU = GROUP + 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }\n'
 # Takes its input from wherever it lies: small ones of clients are in main memory.
 COMMON = """
 def input_of(request):
@@ -223,83 +216,38 @@ CHAINS = {
 }
 
 
-class OnStandIn:
-    """A machine of the stand-in."""
-
-    code = STAND_IN_ARRAY
-    requests = 200
-
-    def __init__(self, folder, patch):
-        self._machine = StandInMachine(folder, patch, {"uuid": "GPU-1"})
-        self.gpu = self._machine.gpu()
-
-    def without_main_memory(self):
-        """Whatever copies from the GPU, or to it, fails."""
-        return self._machine.failing(read="CUDA_ERROR_NOT_SUPPORTED", write="CUDA_ERROR_UNKNOWN")
-
-
-class OnGpu:
-    """A machine with a GPU."""
-
-    requests = 10_000
-
-    def __init__(self, framework, patch):
-        patch.delenv(STAND_IN, raising=False)
-        patch.delenv(VISIBLE, raising=False)
-        if find_spec(framework) is None:  # its import may warn, which fails a test, and use the GPU
-            pytest.skip(f"{framework} is not installed")
-        self.code = FRAMEWORKS[framework]
-        try:
-            self.gpu = CudaGpu()
-        except GpuMissingError as exc:
-            pytest.skip(f"no GPU: {exc}")
-
-    def without_main_memory(self):
-        return nullcontext()  # the driver does not tell
-
-
 @pytest.fixture(
     scope="module", params=["stand-in", *[pytest.param(name, marks=pytest.mark.gpu) for name in FRAMEWORKS]]
 )
 def machine(request, tmp_path_factory):
     """The machine, and the framework of its models."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "stand-in":
-            yield OnStandIn(tmp_path_factory.mktemp("machine"), patch)
-        else:
-            yield OnGpu(request.param, patch)
+    with machine_with(request.param, tmp_path_factory) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
-def gpus(machine):
-    """The GPU as this process, the client, uses it."""
-    return [machine.gpu]
-
-
-@pytest.fixture(scope="module")
-def server(machine, serving, write_model, tmp_path_factory):
-    """A server with models of this framework on the first GPU."""
-    repository = tmp_path_factory.mktemp("models")
+def repository(machine, write_model, tmp_path_factory):
+    """Models of this framework on the first GPU."""
+    folder = tmp_path_factory.mktemp("models")
 
     def write(name, code, group):
-        write_model(repository, name, machine.code + COMMON + code, more=group)
+        write_model(folder, name, machine.code + COMMON + code, more=group)
 
     write("treble", TREBLE, READS_GPU)
     write("again", TREBLE, READS_GPU)
     write("from_main_memory", TREBLE, GROUP)
     write("compute", COMPUTE, GROUP)
     write("caller", CALLER, GROUP)
-    write_model(repository, "reads_numpy", READS_NUMPY, more=READS_GPU)
+    write_model(folder, "reads_numpy", READS_NUMPY, more=READS_GPU)
     write("prefers", PREFERS, GROUP)
     write("on_cpu", ON_CPU, "instance_group [ { kind: KIND_CPU } ]\n")
     write("mortal", MORTAL, READS_GPU)
     write("killer", KILLER, GROUP)
-    write_model(repository, "killer_on_cpu", KILLER_ON_CPU, more=GROUP)
+    write_model(folder, "killer_on_cpu", KILLER_ON_CPU, more=GROUP)
     write("passes_on", PASSES_ON, READS_GPU)
     for name, (first, last, _) in CHAINS.items():
-        write_model(repository, name, None, CHAIN.replace("FIRST", first).replace("LAST", last))
-    with serving(repository, "--allow-client-shm=true") as started:
-        yield started
+        write_model(folder, name, None, CHAIN.replace("FIRST", first).replace("LAST", last))
+    return folder
 
 
 SIZES = pytest.mark.parametrize("count", [1, 1000, 300_000])
@@ -414,16 +362,16 @@ def test_memory_of_a_client_that_is_not_aligned(server, region, protocol):
 
 @BOTH
 @pytest.mark.parametrize("names", [[], ["treble"], ["from_main_memory"], ["chain", "reads_numpy"]])
-def test_memory_may_be_freed(server, machine, protocol, names):
+def test_memory_may_be_freed(server, gpus, protocol, names):
     """As soon as a region is unregistered the client may free its memory: no process has it open any more."""
     array = np.arange(1000)
     for _ in range(5):
-        one = Region(server, protocol, machine.gpu, array.nbytes)
+        one = Region(server, protocol, gpus[0], array.nbytes)
         one.put(array)
         for name in names:
             infer(server, protocol, name, [on_gpu(protocol, array, one)])
         one.end()
-        machine.gpu.free(one.pointer)
+        gpus[0].free(one.pointer)
 
 
 @BOTH
@@ -440,19 +388,11 @@ def test_as_numpy_without_a_context(server, region, protocol, count):
     assert not uses_a_gpu(told(result)["pid"])
 
 
-def told(result):
-    """What the model told beside its outputs."""
-    response = result.get_response()
-    if isinstance(response, dict):
-        return response["parameters"]
-    return {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in response.parameters.items()}
-
-
-def test_metrics(server, machine):
+def test_metrics(server, gpus):
     """The page has the memory that models lease, and what they were asked, by the UUID of their GPU."""
     server.infer("chain", {"IN": np.arange(10)})
     page = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
-    uuid = machine.gpu.properties().uuid
+    uuid = gpus[0].properties().uuid
     (leased,) = re.findall(f'^pyruntime_gpu_pool_bytes{{gpu_uuid="{uuid}",state="leased"}} (.*)$', page, re.MULTILINE)
     assert float(leased) > 0
     labels = [each for each in re.findall("^nv_inference_count{(.*?)} [1-9]", page, re.MULTILINE) if '"treble"' in each]
@@ -475,7 +415,7 @@ def test_process_is_killed(server, wait_until, name, known):
     wait_until(lambda: server.client().is_model_ready("mortal"))
 
 
-def test_memory_stays_flat(server, machine, region):
+def test_memory_stays_flat(server, machine, gpus, region):
     """Many requests take no memory: not on the GPU, not in the processes, and no descriptors."""
     array = np.arange(1000)
     one = region(GRPC, array.nbytes)
@@ -489,20 +429,21 @@ def test_memory_stays_flat(server, machine, region):
                 one.put(array)
 
         use(50)
-        before = usage(server, machine)
-        use(machine.requests)
-        after = usage(server, machine)
+        before = usage(server, gpus[0])
+        use(200 if isinstance(machine, StandInMachine) else 10_000)
+        after = usage(server, gpus[0])
     for what, most in (("descriptors", 8), ("main memory", 64 << 20), ("GPU", 64 << 20)):
         assert after[what] - before[what] <= most, (what, before, after)
 
 
-def usage(server, machine):
+def usage(server, gpu):
     """What the processes of the server use. Others may use some of the GPU."""
+    properties = gpu.properties()
     family = [process.pid for process in server.family()]
     return {
         "descriptors": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in family),
         "main memory": sum(private_bytes(pid) for pid in family),
-        "GPU": machine.gpu.properties().total_bytes - machine.gpu.properties().free_bytes,
+        "GPU": properties.total_bytes - properties.free_bytes,
     }
 
 

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from pyruntime.utils.gpu.cuda import CudaGpu
-from pyruntime.utils.gpu.driver import GpuMissingError
-from pyruntime.utils.gpu.inventory import STAND_IN
 from tests.e2e.harness.gpu_regions import BOTH, GRPC, Region, brokers, client_of, infer, on_gpu, sent, to_gpu
 from tests.e2e.test_cuda_memory import DOUBLE
+from tests.plugins.gpus import gpu_of_this_machine
 
 pytestmark = pytest.mark.gpu
 
@@ -23,11 +21,7 @@ pytestmark = pytest.mark.gpu
 def gpu():
     """The first GPU of the machine, as this process uses it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(STAND_IN, raising=False)
-        try:
-            yield CudaGpu()
-        except GpuMissingError as exc:
-            pytest.skip(f"no GPU: {exc}")
+        yield gpu_of_this_machine(patch)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from numpy.testing import assert_array_equal
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.harness.frameworks import STAND_IN_ARRAY
+from tests.e2e.harness.gpu_models import NOTE, check_kept, infer
 from tests.e2e.harness.gpu_regions import HTTP, leased, lose_broker, on_gpu, to_gpu
 from tests.e2e.harness.waiting import open_gate
 from tests.plugins.gpus import TWO_GPUS, TWO_PEERS
@@ -30,14 +31,11 @@ parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }
 """
 COMMON = (
     STAND_IN_ARRAY
+    + NOTE
     + '''
-import os
-import triton_python_backend_utils as pb_utils
-
 def here(tensor, name="seen"):
-    """The tensor as an array of the framework. Notes where it was: G on the GPU, C in main memory."""
-    with open(os.path.join(os.path.dirname(__file__), name), "a") as file:
-        file.write("C" if tensor.is_cpu() else "G")
+    """The tensor as an array of the framework. Notes where it was."""
+    note(tensor, name)
     return make(tensor.as_numpy()) if tensor.is_cpu() else take(tensor)
 
 def response(array):
@@ -161,29 +159,6 @@ def repository(write_model, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def server(serving, machine, repository):
-    """A server with these models."""
-    with serving(repository, "--allow-client-shm=true") as started:
-        yield started
-
-
-@pytest.fixture
-def seen(repository):
-    """`seen(model, name="seen")`: where the model found tensors since the last time: G on the GPU, C in main memory."""
-
-    def read(model, name="seen"):
-        path = repository / model / "1" / name
-        found = path.read_text() if path.exists() else ""
-        path.unlink(missing_ok=True)
-        return found
-
-    for path in repository.glob("*/1/*"):
-        if path.name in ("seen", "back"):
-            path.unlink()
-    return read
-
-
 @pytest.fixture
 def between_gpus(server, machine, region):
     """`between_gpus(model, array, id)`: the output of a request whose tensors never lie in main memory."""
@@ -197,10 +172,6 @@ def between_gpus(server, machine, region):
         return got.get(array)
 
     return infer
-
-
-def infer(server, model, array, id=""):
-    return server.infer(model, {"IN": array}, request_id=id).as_numpy("OUT")
 
 
 @pytest.mark.parametrize("count", [4, 3_000_000], ids=["small", "large"])
@@ -239,11 +210,7 @@ def test_streams(server, seen):
 
 def test_kept_inputs(server):
     """A copy stays as it is for as long as the model keeps it."""
-    kept = np.arange(5000)
-    infer(server, "call0", kept, "double1 keep")
-    for add in range(1, 20):
-        infer(server, "call0", kept + add, "double1")
-    assert_array_equal(infer(server, "double1", kept[:1], "check"), kept * 5)
+    check_kept(server, "call0", "double1", 5)
 
 
 @pytest.fixture

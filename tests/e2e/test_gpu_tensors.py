@@ -14,6 +14,7 @@ from tritonclient.utils import InferenceServerException
 from pyruntime.utils.gpu.driver import GpuHandleError
 
 from .harness.frameworks import STAND_IN_ARRAY
+from .harness.gpu_models import NOTE, check_kept, infer
 from .harness.gpu_regions import HTTP, lose_broker, on_gpu, sent, to_gpu
 from .harness.waiting import open_gate
 
@@ -37,9 +38,10 @@ class TritonPythonModel:
         ]
 """
 )
-# Reads its input where it lies, and says so by a file if that is the GPU.
+# Reads its input where it lies, and notes where that is.
 DOUBLE = (
     STAND_IN_ARRAY
+    + NOTE
     + """
 class TritonPythonModel:
     def initialize(self, args):
@@ -59,8 +61,7 @@ class TritonPythonModel:
                 output = pb_utils.Tensor("OUT", np.concatenate([each.as_numpy() for each in self.kept]))
             if request.request_id() == "die":
                 os._exit(1)
-            with open(os.path.join(os.path.dirname(__file__), "seen"), "a") as file:
-                file.write("C" if tensor.is_cpu() else "G")
+            note(tensor)
             responses.append(pb_utils.InferenceResponse([output]))
         return responses
 """
@@ -193,32 +194,6 @@ def repository(write_model, tmp_path_factory):
         (folder / f"chain_{last}" / "1").mkdir(parents=True)
         (folder / f"chain_{last}" / "config.pbtxt").write_text(CHAIN.replace("LAST", last))
     return folder
-
-
-@pytest.fixture(scope="module")
-def server(serving, machine, repository):
-    """A server with these models."""
-    with serving(repository, "--allow-client-shm=true") as started:
-        yield started
-
-
-@pytest.fixture
-def seen(repository):
-    """`seen(model)`: where the model found its inputs since the last time: G on the GPU, C in main memory."""
-
-    def read(model):
-        path = repository / model / "1" / "seen"
-        found = path.read_text() if path.exists() else ""
-        path.unlink(missing_ok=True)
-        return found
-
-    for model in ("double", "double_there", "double_on_cpu"):
-        read(model)
-    return read
-
-
-def infer(server, model, array, id=""):
-    return server.infer(model, {"IN": array}, request_id=id).as_numpy("OUT")
 
 
 @pytest.mark.parametrize("count", [4, 3_000_000], ids=["small", "large"])
@@ -363,11 +338,7 @@ def test_broker_is_lost_between_steps(server, region, repository, wait_until):
 
 def test_kept_inputs(server):
     """A tensor on the GPU stays as it is for as long as the model keeps it."""
-    kept = np.arange(5000)
-    infer(server, "call", kept, "double keep")
-    for add in range(1, 20):
-        infer(server, "call", kept + add, "double")
-    assert_array_equal(infer(server, "double", kept[:1], "check"), kept * 3)
+    check_kept(server, "call", "double", 3)
 
 
 def test_many_at_once(server):

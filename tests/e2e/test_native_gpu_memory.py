@@ -18,9 +18,7 @@ import numpy as np
 import pytest
 import tritonclient.http as http
 
-from pyruntime.utils.gpu.cuda import CudaGpu
-from pyruntime.utils.gpu.driver import GpuMissingError
-from pyruntime.utils.gpu.inventory import STAND_IN
+from tests.plugins.gpus import gpu_of_this_machine
 
 from .harness.frameworks import FRAMEWORKS, STAND_IN_ARRAY
 from .harness.gpu_regions import leased
@@ -376,11 +374,7 @@ def test_outputs_of_other_models(server, model):
 @pytest.fixture
 def real_gpu(monkeypatch):
     """This process and those that it starts use NVIDIA's driver."""
-    monkeypatch.delenv(STAND_IN, raising=False)
-    try:
-        return CudaGpu()
-    except GpuMissingError as exc:
-        pytest.skip(f"no GPU: {exc}")
+    return gpu_of_this_machine(monkeypatch)
 
 
 @pytest.mark.gpu

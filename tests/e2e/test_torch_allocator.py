@@ -16,7 +16,8 @@ from numpy.testing import assert_array_equal
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.harness.frameworks import STAND_IN_ARRAY, TORCH
-from tests.e2e.test_gpu_frameworks import GROUP, READS_GPU, OnGpu, told
+from tests.e2e.harness.gpu_machines import GROUP, READS_GPU, machine_with
+from tests.e2e.harness.gpu_regions import told
 from tests.plugins.gpus import StandInMachine
 
 # Each defines `Pool(byte_size)`, whose `times` computes in memory that others can open.
@@ -147,11 +148,8 @@ class TritonPythonModel:
 @pytest.fixture(scope="module", params=["stand-in", pytest.param("torch", marks=pytest.mark.gpu)])
 def machine(request, tmp_path_factory):
     """The machine, and the framework of its models."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "stand-in":
-            yield StandInMachine(tmp_path_factory.mktemp("machine"), patch, {"uuid": "GPU-1"})
-        else:
-            yield OnGpu(request.param, patch)
+    with machine_with(request.param, tmp_path_factory) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,17 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Machines with GPUs of the stand-in (utils/gpu/stand_in.py), for tests of one process and of whole servers."""
+"""Machines with GPUs of the stand-in (utils/gpu/stand_in.py), for tests of one process and of whole servers.
+
+And this machine's GPU, for tests that have the marker `gpu`.
+"""
 
 import json
 from contextlib import contextmanager
 
 import pytest
 
+from pyruntime.utils.gpu.cuda import CudaGpu
+from pyruntime.utils.gpu.driver import GpuMissingError
 from pyruntime.utils.gpu.inventory import STAND_IN
 from pyruntime.utils.gpu.stand_in import StandInGpu
 from pyruntime.utils.gpu.visible import VISIBLE
@@ -45,11 +50,27 @@ class StandInMachine:
         """One of the GPUs, as this process uses it: a stub, or a client."""
         return StandInGpu(str(self._path), ordinal)
 
+    def gpus(self):
+        """All of them."""
+        return [self.gpu(ordinal) for ordinal in range(len(self._gpus))]
+
     def _write(self, faults):
         """Replace the file at one moment: others read it at any time."""
         new = self._path.with_suffix(".new")
         new.write_text(json.dumps({"gpus": self._gpus, "faults": faults}))
         new.replace(self._path)
+
+
+def gpu_of_this_machine(patch):
+    """The first GPU of this machine, as this process uses it by NVIDIA's driver. Skips the test where there is none.
+
+    The processes that this one starts use the driver, too, until the end of `patch`.
+    """
+    patch.delenv(STAND_IN, raising=False)
+    try:
+        return CudaGpu()
+    except GpuMissingError as exc:
+        pytest.skip(f"no GPU: {exc}")
 
 
 @pytest.fixture

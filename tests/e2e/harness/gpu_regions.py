@@ -68,6 +68,14 @@ def infer(server, protocol, model, inputs, outputs=None):
         return client.infer(model, inputs, outputs=outputs)
 
 
+def told(result):
+    """What the model told beside its outputs."""
+    response = result.get_response()
+    if isinstance(response, dict):
+        return response["parameters"]
+    return {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in response.parameters.items()}
+
+
 def on_gpu(protocol, array, region, offset=0, datatype=None, size=None):
     """The input IN, which lies in a region."""
     tensor = protocol.InferInput("IN", list(array.shape), datatype or np_to_triton_dtype(array.dtype))

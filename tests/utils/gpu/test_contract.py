@@ -4,9 +4,8 @@
 
 import pytest
 
-from pyruntime.utils.gpu.cuda import CudaGpu
-from pyruntime.utils.gpu.driver import GpuError, GpuHandleError, GpuMemoryError, GpuMissingError
-from pyruntime.utils.gpu.inventory import STAND_IN
+from pyruntime.utils.gpu.driver import GpuError, GpuHandleError, GpuMemoryError
+from tests.plugins.gpus import gpu_of_this_machine
 from tests.utils.gpu.peers import Refused
 
 pytestmark = pytest.mark.processes
@@ -17,11 +16,7 @@ def gpu(request, monkeypatch):
     """A GPU."""
     if request.param == "stand-in":
         return request.getfixturevalue("stand_in")
-    monkeypatch.delenv(STAND_IN, raising=False)
-    try:
-        return CudaGpu()
-    except GpuMissingError as exc:
-        pytest.skip(f"no GPU: {exc}")
+    return gpu_of_this_machine(monkeypatch)
 
 
 def read(gpu, pointer, size):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pyruntime.runtime.frontends import listeners
+from pyruntime.utils.flow_control import RESPONSES_AHEAD_MAX
 
 from .harness.raw import reset
 from .harness.waiting import LIMIT_S
@@ -135,6 +136,23 @@ class TritonPythonModel:
                     sent.write(".")
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
+# One thread sends to all requests of a batch in turn, as many responses as COUNT says, and ends the first one last.
+IN_TURN = """
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+class TritonPythonModel:
+    def execute(self, requests):
+        counts = [pb_utils.get_input_tensor_by_name(request, "COUNT").as_numpy().item() for request in requests]
+        senders = [request.get_response_sender() for request in requests]
+        for index in range(max(counts)):
+            for count, sender in zip(counts, senders):
+                if index < count:
+                    sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("INDEX", np.array([[index]], np.int32))]))
+        for sender in reversed(senders):
+            sender.send(flags=FINAL)
+"""
+# Two requests are one batch, and one request is a batch after a while.
+PAIRS = "max_batch_size: 2 dynamic_batching { preferred_batch_size: 2 max_queue_delay_microseconds: 200000 }"
 ECHO = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -381,6 +399,23 @@ class TestConnections:
                 found = [read_answer(file) for _ in requests]
                 assert [status for status, _, _ in found] == [200, 200, 200, 404, 200, 200]
                 assert [len(events(found[index][2])) for index in (1, 3, 5)] == [3, 3, 0]
+
+    @pytest.mark.parametrize(("first", "count"), [("generate_stream", 3 * RESPONSES_AHEAD_MAX), ("generate", 1)])
+    def test_streams_of_one_thread(self, model, serve, first, count):
+        """A model that sends to several requests in turn is not stopped by one that is answered later over HTTP.
+
+        The requests are sent at once, and would be executed as one batch.
+        """
+        model("in_turn", IN_TURN, STREAMING, PAIRS)
+        counts = [count, 3 * RESPONSES_AHEAD_MAX]
+        kinds = [first, "generate_stream"]
+        with serve().connect() as sock, sock.makefile("rb") as file:
+            asked = zip(kinds, counts, strict=True)
+            sock.sendall(b"".join(post(f"/v2/models/in_turn/{kind}", {"PROMPT": "", "COUNT": n}) for kind, n in asked))
+            for kind, expected in zip(kinds, counts, strict=True):
+                status, _, body = read_answer(file)
+                found = [json.loads(body)] if kind == "generate" else events(body)
+                assert (status, [each["INDEX"] for each in found]) == (200, list(range(expected)))
 
     def test_old_clients(self, server):
         """A client of HTTP/1.0 reads the bare events until the connection ends."""

@@ -15,6 +15,9 @@ class GenerateClient(HttpClient):
 
     kinds = (STREAM, "generate", "json", "health", "nonsense", "garbage", "stalls")
     weights = (12, 3, 2, 1, 1, 1, 1)
+    # The events of a stream wait in the server only for a client that does not read.
+    paces = (3, 3, 2)
+    rooms = (1 << 20, 300, 64, 64)
 
     def _request(self, due):
         if due.kind not in (STREAM, "generate"):

@@ -45,6 +45,9 @@ class HttpClient:
     # What it sends, and how often.
     kinds = ("json", "binary", "chunked", "padded", "expects", "health", "nobody", "nonsense", "garbage", "stalls")
     weights = (8, 8, 4, 4, 2, 2, 1, 1, 1, 1)
+    # How often it reads at once, slowly or never, and for how many bytes there may be room between the server and it.
+    paces = (6, 2, 1)
+    rooms = (1 << 20, 1 << 20, 300, 64)
 
     def __init__(self, world, draw, model, first):
         self._world = world
@@ -57,7 +60,7 @@ class HttpClient:
         # The sizes of the pieces that it sends: all at once, some bytes, one byte.
         self._piece = draw.choice((1 << 20, 1 << 20, 40, 1))
         self._piece_gap_s = draw.choice((0.0, 0.0, 0.00005, 0.002))
-        self._reads = draw.choices(("at once", "slowly", "never"), (6, 2, 1))[0]
+        self._reads = draw.choices(("at once", "slowly", "never"), self.paces)[0]
         self._half_closes = draw.random() < 0.2
         self._leaves_after_s = draw.choice((0.0, 0.0005, 0.004, 0.05)) if draw.random() < 0.2 else None
         self._wire = None
@@ -71,7 +74,7 @@ class HttpClient:
     async def run(self):
         """Send everything, and wait for the last response."""
         world, draw = self._world, self._draw
-        self._wire = world.dial(self, draw, draw.choice((1 << 20, 1 << 20, 300, 64)))
+        self._wire = world.dial(self, draw, draw.choice(self.rooms))
         if self._leaves_after_s is not None:
             world.loop.call_later(self._leaves_after_s, self._leave)
         if self._reads == "never":

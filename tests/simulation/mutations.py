@@ -399,7 +399,13 @@ def stream_ends_before_its_answers(original):
     return end_if_done
 
 
-@planted(GenerateStreamExchange, "_take_response", "generate")
+@planted(HttpConnection, "_must_wait_for_answers", "generate", first=1800)
+def stream_begins_before_its_turn(original):
+    """A stream begins although requests before it on its connection are not answered."""
+    return lambda self: False
+
+
+@planted(GenerateStreamExchange, "_take_response", "generate", first=5000)
 def event_is_lost(original):
     """An event is dropped if the one before still waits for the client."""
 

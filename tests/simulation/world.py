@@ -118,10 +118,7 @@ class World:
     async def launch(self, handover, environment):
         """See launch.launch_stub."""
         draw = self._life()
-        # A client that pipelines requests for events reads those of the first one first, and may wait for ever if one
-        # thread sends to all of them.
-        is_pipelined = any(wire.protocol == "generate" for wire in self.plan.wires)
-        threads = None if is_pipelined else Random(f"{self.plan.seed} threads {self._lives}")
+        threads = Random(f"{self.plan.seed} threads {self._lives}")
         await asyncio.sleep(draw.random() * 0.005)
         if draw.random() < self.plan.launches_fail:
             raise OSError(11, "no more processes in this simulation")

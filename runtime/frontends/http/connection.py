@@ -5,6 +5,7 @@
 The socket reads a binary request body directly into its model's request region, once the head has announced the length.
 A large response is written from the response region, and its slot released when the transport has sent it. The pieces
 of a stream are written one by one, while the client reads them, and each is released afterwards, which paces the model.
+Pipelined requests are executed at the same time, except that one for a stream begins after all requests before it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ from pyruntime.runtime.inference.pending_bytes import Claim, Share
 
 # Concurrent requests of one connection. More wait in the socket.
 PIPELINED_MAX = 64
+# The bytes that are read while a stream's request waits for its turn. More wait in the socket; while it is not read, a
+# client that leaves is found only when something is sent to it.
+READ_AHEAD_BYTES_MAX = 64 << 10
 # The bytes that a refused request may still send before its connection is cut: many clients read the answer only after
 # they have sent everything.
 DISCARDED_BYTES_MAX = 1 << 30
@@ -46,6 +50,7 @@ CLIENT_SOCKETS_SHARE = 0.5
 _TLS = b"\x16\x03"
 # The endpoint of nearly all requests. A local name spares the hot path a lookup.
 _INFER = Endpoint.MODEL_INFER
+_STREAM = Endpoint.MODEL_GENERATE_STREAM
 # The first request of a read may be handled at once if it is to one of these. All others make documents, or do more.
 _PROMPT = frozenset({*HEALTH, Endpoint.MODEL_READY, Endpoint.MODEL_GENERATE, Endpoint.MODEL_GENERATE_STREAM})
 # A read that begins like this is handled at once however many others there are.
@@ -80,6 +85,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     _waits_for_room = False
     # `_rest` begins with a request, or a part of one, that is handled in a later turn of the event loop.
     _waits_for_turn = False
+    # `_rest` begins with a request for a stream, which is handled once all requests before it are answered.
+    _waits_for_answers = False
     _share: Share | None = None
     _stall: WriteStall | None = None
     _limit = LIMIT
@@ -193,8 +200,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._rest:
             data = self._rest + data
             self._rest = b""
-        if self._waits_for_room or self._waits_for_turn:  # TLS may bring more although reading is paused
-            self._rest = data
+        if self._waits_for_room or self._waits_for_turn or self._waits_for_answers:
+            self._rest = data  # TLS may bring more although reading is paused
+            self._throttle()
             return
         rounds = self._state.rounds
         # The first request of a read is handled at once: whatever it is if the read is admitted, else if it is prompt.
@@ -225,6 +233,10 @@ class HttpConnection(asyncio.BufferedProtocol):
                 return  # an earlier request was the last one
             head = self._read_head(data[:end])
             endpoint = head.route.endpoint
+            if endpoint is _STREAM and self._must_wait_for_answers():
+                self._rest = data  # `answered` goes on with it
+                self._throttle()
+                return
             is_prompt = is_admitted or (is_first and (endpoint is _INFER or endpoint in _PROMPT))
             if not is_prompt and self._must_wait(data):
                 return
@@ -355,6 +367,17 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._throttle()
         return True
 
+    def _must_wait_for_answers(self) -> bool:
+        """Whether a stream's request waits until all requests before it are answered.
+
+        Its responses could not be sent before that, so they would stop the model, which may still have to answer one of
+        those requests.
+        """
+        if self.exchanges:
+            self.exchanges[0].take_back()  # otherwise nobody would tell us that it is answered
+        self._waits_for_answers = bool(self.exchanges)
+        return self._waits_for_answers
+
     def take_slice(self) -> None:
         """See WaitingConnection."""
         self._waits_for_turn = False
@@ -398,7 +421,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._refuse(408, f"the request's {what.name.lower()} takes too long to come in")
 
     def _phase(self) -> Phase:
-        if self._read_paused or self._owes_continue or self.transport is None or self.transport.is_closing():
+        if self._read_paused or self._owes_continue or self._waits_for_answers:
+            return Phase.SERVER
+        if self.transport is None or self.transport.is_closing():
             return Phase.SERVER
         if self._body is not None:
             return Phase.BODY
@@ -435,15 +460,20 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Pause reading while requests wait, the client does not read its responses, or too many of them are due."""
         if self.transport is None or self.transport.is_closing():
             return
+        goes_on = self._waits_for_answers and not self.exchanges
+        if goes_on:
+            self._waits_for_answers = False
         # A body is read whenever there is room for it: otherwise its request would never be answered.
         due = self._write_paused or len(self.exchanges) >= PIPELINED_MAX
-        full = self._waits_for_room or self._waits_for_turn or (self._body is None and due)
+        ahead = self._waits_for_answers and len(self._rest) > READ_AHEAD_BYTES_MAX
+        full = self._waits_for_room or self._waits_for_turn or ahead or (self._body is None and due)
         if full and not self._read_paused:
             self._read_paused = True
             self.transport.pause_reading()
-        elif not full and self._read_paused:
-            self._read_paused = False
-            self.transport.resume_reading()
+        elif not full and (self._read_paused or goes_on):
+            if self._read_paused:
+                self._read_paused = False
+                self.transport.resume_reading()
             if self._rest:
                 self._read_rest()
 
@@ -476,7 +506,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 transport.close()
         if self._owes_continue and exchanges:
             self._continue()
-        if self._read_paused:
+        if self._read_paused or self._waits_for_answers:
             self._throttle()
 
     def _send_pieces(self, exchange: Exchange) -> bool:

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from pyruntime.runtime.frontends.common.client_timeouts import IDLE_S_MAX
 from pyruntime.runtime.frontends.http import generate_exchange
+from pyruntime.runtime.frontends.http.connection import READ_AHEAD_BYTES_MAX
 from pyruntime.runtime.frontends.http.write_stall import STALLED_S_MAX
 from pyruntime.runtime.scheduling.policy_queue import QueueFull
 from pyruntime.utils.errors import Code, InferenceError
@@ -271,36 +273,85 @@ class TestStream:
 
 
 class TestOrder:
-    def test_behind_another_request(self, server):
-        """A stream waits for the responses before it, and its events until then are sent at once."""
+    @pytest.mark.parametrize("first", [generate, stream])
+    def test_behind_another_request(self, server, first):
+        """A stream begins when the requests before it are answered; those behind it begin after it."""
         server.instance.waits = True
         transport = server.connect()
-        transport.feed(generate(model="m") + stream() + READY)
-        server.decoupled.say(1)
-        server.decoupled.say(2)
-        assert transport.sent == b""
-        assert server.decoupled.released == 0
+        transport.feed(first(model="m") + stream() + generate(model="m"))
+        assert (len(server.instance.jobs), len(server.decoupled.jobs)) == (1, 0)
         server.instance.answer()
-        first, second = transport.responses()
-        assert first[1]["content-type"] == "application/json"
-        assert [each["OUT"] for each in events(second[2])] == [1.0, 2.0]
-        assert server.decoupled.released == 2
-        server.decoupled.say(3, final=True)
+        assert transport.statuses() == [200]
+        assert (len(server.instance.jobs), len(server.decoupled.jobs)) == (1, 1)
+        server.decoupled.say(1)
+        assert [each["OUT"] for each in events(transport.responses()[1][2])] == [1.0]
+        server.decoupled.say(2, final=True)
+        server.instance.answer()
         assert transport.statuses() == [200, 200, 200]
         assert server.is_idle()
 
-    def test_two_streams(self, server):
-        """A stream that is over before its turn is sent whole when the one before it is."""
+    @pytest.mark.parametrize("size", [1, 50, 1 << 20])
+    def test_two_streams(self, server, size):
+        """The second one begins at the end of the first one, in whatever pieces the requests come."""
         transport = server.connect()
-        transport.feed(stream(id="a") + stream(id="b"))
-        server.decoupled.jobs.reverse()
-        server.decoupled.say(1)
-        server.decoupled.say(2, final=True)
-        assert transport.sent == b""
-        server.decoupled.say(3)
-        server.decoupled.say(4, final=True)
-        found = [[(each["id"], each["OUT"]) for each in events(body)] for _, _, body in transport.responses()]
-        assert found == [[("a", 3.0), ("a", 4.0)], [("b", 1.0), ("b", 2.0)]]
+        sent = stream(id="a") + stream(id="b") + READY
+        for at in range(0, len(sent), size):
+            transport.feed(sent[at : at + size])
+        for id in "ab":
+            assert [job.id for job in server.decoupled.jobs] == [id]
+            server.decoupled.say(1)
+            server.decoupled.say(2, final=True)
+        found = [[(each["id"], each["OUT"]) for each in events(body)] for _, _, body in transport.responses()[:2]]
+        assert found == [[(id, 1.0), (id, 2.0)] for id in "ab"]
+        assert transport.statuses() == [200, 200, 200]
+        assert server.is_idle()
+
+    def test_refusals_behind_a_stream(self, server):
+        """Requests for streams that are refused in their turn are answered one after the other."""
+        transport = server.connect()
+        refused = [stream(IN="x"), stream(model="nobody")]
+        transport.feed(stream() + b"".join(refused * 100) + READY)
+        server.decoupled.say(1, final=True)
+        assert transport.statuses() == [200] + [400, 404] * 100 + [200]
+        assert server.is_idle()
+
+    def test_answers_that_a_client_does_not_read(self, server):
+        """A stream does not begin while answers before it wait for the client."""
+        server.instance.waits = True
+        transport = server.connect()
+        transport.feed(generate(model="m") + stream())
+        transport.stalled = True
+        server.instance.answer()
+        assert server.decoupled.jobs == []
+        transport.drain()
+        server.decoupled.say(1, final=True)
+        assert transport.statuses() == [200, 200]
+        assert server.is_idle()
+
+    def test_request_that_waits_long(self, server):
+        """Its client is not late, however long the one before it takes."""
+        transport = server.connect()
+        transport.feed(stream() + stream()[:-1])
+        for now in range(0, 10 * int(IDLE_S_MAX), int(IDLE_S_MAX)):
+            transport._connection.check(now, crowded=True)
+        server.decoupled.say(1, final=True)
+        transport.feed(stream()[-1:])
+        server.decoupled.say(1, final=True)
+        assert transport.statuses() == [200, 200]
+
+    def test_much_behind_a_request_that_waits(self, server):
+        """The connection is not read beyond a limit until the request begins."""
+        server.instance.waits = True
+        transport = server.connect()
+        large = READY.replace(b"x", b"x" * (READ_AHEAD_BYTES_MAX // 2), 1)
+        transport.feed(generate(model="m") + stream())
+        for paused in (False, True):
+            transport.feed(large)
+            assert transport.is_paused is paused
+        server.instance.answer()
+        server.decoupled.say(1, final=True)
+        assert transport.statuses() == [200] * 4
+        assert not transport.is_paused
         assert server.is_idle()
 
 
@@ -421,18 +472,21 @@ class TestGone:
         assert transport.sent == b""
         assert server.is_idle()
 
-    def test_while_it_waits_for_its_turn(self, server):
-        """Responses that wait behind another request are released, too."""
+    @pytest.mark.parametrize("leave", ["lose", "stop"])
+    def test_while_it_waits_for_its_turn(self, server, leave):
+        """The requests before it are cancelled, and it never begins; a client that only stops sending is answered."""
         server.instance.waits = True
         transport = server.connect()
         transport.feed(generate(model="m") + stream())
-        server.decoupled.say(1)
-        server.decoupled.say(2, final=True)
-        transport.lose()
-        assert server.decoupled.released == 2
-        assert server.decoupled.cancelled == []
+        if leave == "lose":
+            transport.lose()
+        else:
+            assert transport._connection.eof_received()
         assert len(server.instance.cancelled) == 1
         server.instance.answer()
+        assert transport.statuses() == ([] if leave == "lose" else [200])
+        assert transport.closed
+        assert server.decoupled.jobs == []
         assert server.is_idle()
 
     def test_while_it_is_queued(self, server):

@@ -184,6 +184,20 @@ class TestAnswers:
         assert [values_of(each) for each in transport.responses()[4:]] == [[1, 1], [2, 2], [3, 3]]
         assert is_clean(knowing)
 
+    def test_before_a_stream(self, knowing):
+        """A stream behind a known request begins when that one is answered, of which no native thread would tell."""
+        knowing.instance.sends = True
+        transport = alike(knowing, count=4)
+        body = b'{"IN": 1}'
+        stream = b"POST /v2/models/d/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
+        transport.feed(infer(5, 6))
+        transport.feed(stream % (len(body), body))
+        assert knowing.decoupled.jobs == []
+        answer_all(knowing)
+        knowing.decoupled.say(1, final=True)
+        assert transport.statuses() == [200] * 6
+        assert is_clean(knowing)
+
     def test_other_connections(self, knowing):
         """A request that is known on one connection is known on all connections."""
         alike(knowing)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from pyruntime.backends.toolkit.exported import describe_value
 from pyruntime.backends.toolkit.settings import TensorSpec
@@ -17,26 +17,35 @@ _ROWS_MAX = (1 << 31) - 1
 def describe_exported(program: Any, model: str) -> Tuple[List[TensorSpec], List[TensorSpec]]:
     """The inputs and outputs of an exported program. Results without names are OUTPUT__0, OUTPUT__1 and so on.
 
-    Results that are no tensors, such as sizes, are no outputs. Raises LoadError for an input that is no tensor, and if
-    there are no outputs.
+    Results that are no tensors, such as sizes and lists of tensors, are no outputs. Raises LoadError for an input that
+    is no tensor, and if there are no outputs.
     """
-    signature = program.graph_signature
+    check_arguments(program, model)
     values = _values(program)
-    for name in signature.user_inputs:
-        if not _is_tensor(values, name):
-            raise LoadError(
-                f"model '{model}' was exported with an argument that is no tensor, {name}, which cannot be served"
-            )
-    result_spec = program.call_spec.out_spec
-    if result_spec.type is dict:
-        told = list(map(str, result_spec.context))
+    signature = program.graph_signature
+    # The names of the results, in the lists and dicts in which the program returns them.
+    returned = program.call_spec.out_spec.unflatten(list(signature.user_outputs))
+    if isinstance(returned, Mapping):
+        told = [(str(key), name) for key, name in returned.items()]
     else:
-        told = [f"OUTPUT__{index}" for index in range(len(signature.user_outputs))]
+        results = returned if isinstance(returned, (tuple, list)) else [returned]
+        told = [(f"OUTPUT__{index}", name) for index, name in enumerate(results)]
     inputs = [describe_value(model, name, values[name]) for name in signature.user_inputs]
-    results = [(own, name) for own, name in zip(told, signature.user_outputs) if _is_tensor(values, name)]
-    if not results:
+    tensors = [(own, name) for own, name in told if _is_tensor(values, name)]
+    if not tensors:
         raise LoadError(f"model '{model}' returns no tensor")
-    return inputs, [describe_value(model, own, values[name]) for own, name in results]
+    return inputs, [describe_value(model, own, values[name]) for own, name in tensors]
+
+
+def check_arguments(program: Any, model: str) -> None:
+    """Raise LoadError if the program takes anything but tensors, such as numbers and lists of tensors."""
+    values = _values(program)
+    positional, named = program.call_spec.in_spec.unflatten(list(program.graph_signature.user_inputs))
+    for argument in (*positional, *named.values()):
+        if not _is_tensor(values, argument):
+            raise LoadError(
+                f"model '{model}' was exported with an argument that is no tensor, {argument}, which cannot be served"
+            )
 
 
 def rows_max(program: Any) -> Optional[int]:

@@ -57,7 +57,8 @@ class Results:
     def find(self, returned: Any, wanted: Sequence[str]) -> Dict[str, Any]:
         """The wanted outputs by name. Raises ValueError if the model did not return one of them."""
         if isinstance(returned, Mapping):
-            return {name: self._of_dict(returned, name) for name in wanted}
+            results = {str(key): value for key, value in returned.items()}
+            return {name: self._of_dict(results, name) for name in wanted}
         values = list(returned) if isinstance(returned, (tuple, list)) and not _is_texts(returned) else [returned]
         found = {}
         for name in wanted:
@@ -67,9 +68,9 @@ class Results:
             found[name] = values[place]
         return found
 
-    def _of_dict(self, returned: Mapping[Any, Any], name: str) -> Any:
+    def _of_dict(self, returned: Mapping[str, Any], name: str) -> Any:
         if name not in returned:
-            keys = ", ".join(map(str, returned))
+            keys = ", ".join(returned)
             raise ValueError(f"the model returned a dict without the output '{name}', it has: {keys}")
         return returned[name]
 

@@ -26,7 +26,7 @@ from pyruntime.backends.pytorch.archives import (
     kind_of,
 )
 from pyruntime.backends.pytorch.contents import read_contents
-from pyruntime.backends.pytorch.exported import rows_max
+from pyruntime.backends.pytorch.exported import check_arguments, rows_max
 from pyruntime.backends.toolkit.frameworks import import_framework
 from pyruntime.utils.errors import LoadError
 
@@ -65,7 +65,7 @@ def load_program(torch: Any, model: str, path: str, device: Any) -> Program:
         return _load_module(torch, model, source, path, device)
     check_program(model, path, kind)
     if kind == EXPORTED:
-        return _of_exported(read_exported(torch, model, path), device)
+        return _of_exported(read_exported(torch, model, path), model, device)
     with _explained(model, path, kind, torch), quiet():
         if kind == TORCHSCRIPT:
             return _of_torchscript(torch.jit.load(path, map_location=device).eval())
@@ -115,24 +115,20 @@ def _of_torchscript(module: Any) -> Program:
     return Program(TORCHSCRIPT, module, module, names, takes_dict)
 
 
-def _of_exported(program: Any, device: Any) -> Program:
+def _of_exported(program: Any, model: str, device: Any) -> Program:
+    check_arguments(program, model)
     if device is not None and device.type != "cpu":
         from torch.export.passes import move_to_device_pass
 
         program = move_to_device_pass(program, device)
-    spec = program.call_spec.in_spec
-    positional, named = spec.children() if callable(getattr(spec, "children", None)) else spec.children_specs
-    keywords = list(named.context or ())
-    names = list(program.graph_signature.user_inputs)
-    # Arguments that are themselves lists or dicts have other names than their tensors.
-    is_flat = len(names) == positional.num_children + named.num_children
+    _, named = program.call_spec.in_spec.unflatten(list(program.graph_signature.user_inputs))
     module = program.module()
     return Program(
         EXPORTED,
         module,
         module,
-        names if is_flat else None,
-        keywords=frozenset(keywords),
+        list(program.graph_signature.user_inputs),
+        keywords=frozenset(named),
         rows_max=rows_max(program),
     )
 

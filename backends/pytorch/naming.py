@@ -89,5 +89,5 @@ def by_index(names: Sequence[str]) -> Optional[List[str]]:
 
 
 def _is_texts(returned: Sequence[Any]) -> bool:
-    """Whether a list is one output: a tensor of texts."""
-    return isinstance(returned, list) and bool(returned) and isinstance(returned[0], str)
+    """Whether a list is one output: a tensor of texts, which may have none."""
+    return isinstance(returned, list) and (not returned or isinstance(returned[0], str))

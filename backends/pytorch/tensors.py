@@ -73,7 +73,7 @@ def from_model(value: Any, output: TensorSpec, tensor_class: Any) -> Any:
     """An output as an array: a list of str as BYTES. Raises ValueError for other values, and other datatypes."""
     if isinstance(value, tensor_class):
         found = datatype_of(value.dtype)
-    elif isinstance(value, list) and all(isinstance(each, str) for each in value):
+    elif _is_texts(value, output):
         found = "TYPE_STRING"
         value = np.array(value, object)
     else:
@@ -84,3 +84,10 @@ def from_model(value: Any, output: TensorSpec, tensor_class: Any) -> Any:
             f"configuration expects datatype {output.datatype} for output '{output.name}', model provides {found}"
         )
     return value
+
+
+def _is_texts(value: Any, output: TensorSpec) -> bool:
+    """Whether a value is a list of str. Only the configuration tells what one without elements is a list of."""
+    return isinstance(value, list) and (
+        all(isinstance(each, str) for each in value) if value else output.datatype == "TYPE_STRING"
+    )

@@ -81,6 +81,7 @@ class TestNames:
         assert list(found.values()) == ["one", "zero"]
         assert Results(["OUT"]).find(7, ["OUT"]) == {"OUT": 7}
         assert Results(["OUT"]).find(["a", "b"], ["OUT"]) == {"OUT": ["a", "b"]}
+        assert Results(["OUT"]).find([], ["OUT"]) == {"OUT": []}
 
     def test_results_that_are_missing(self):
         """The message says what the model returned."""
@@ -206,10 +207,19 @@ class TestTensors:
         with pytest.raises(ValueError, match=r"^input 'X' has an element that is not valid UTF-8"):
             to_model(np.array([b"\xff"], object), "X")
         assert arrays.write("Y", arrays.finish(from_model(["a", "b"], TEXTS, torch.Tensor))).shape() == [2]
-        with pytest.raises(
-            ValueError, match=r"^the model returned int as 'Y', which must be a tensor or a list of str$"
-        ):
-            from_model(3, TEXTS, torch.Tensor)
+        assert arrays.write("Y", arrays.finish(from_model([], TEXTS, torch.Tensor))).shape() == [0]
+
+    @pytest.mark.parametrize(("value", "kind"), [(3, "int"), ([3], "list")])
+    def test_no_tensors(self, torch, value, kind):
+        """The message says what the model returned."""
+        message = f"^the model returned {kind} as 'Y', which must be a tensor or a list of str$"
+        with pytest.raises(ValueError, match=message):
+            from_model(value, TEXTS, torch.Tensor)
+
+    def test_empty_lists(self, torch):
+        """A list without elements is one of texts only where the configuration says so."""
+        with pytest.raises(ValueError, match=r"^the model returned list as 'Y', which must be a tensor"):
+            from_model([], TensorSpec("Y", "TYPE_FP32", (2,)), torch.Tensor)
 
     @pytest.mark.parametrize(
         ("datatype", "dtype", "found"),

@@ -15,18 +15,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from pyruntime.runtime.calls.guarded import start_guarded
-from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.ensembles.ensemble import Ensemble, StepModel
 from pyruntime.runtime.ensembles.gpu_copies import bring, lie_elsewhere
 from pyruntime.runtime.ensembles.gpu_places import places_of_step
-from pyruntime.runtime.ensembles.graph import OUTPUTS, Step, fitting
-from pyruntime.runtime.ensembles.marks import SequenceMark, changed_mark, mark_parameters
+from pyruntime.runtime.ensembles.graph import OUTPUTS, Step
+from pyruntime.runtime.ensembles.marks import SequenceMark, changed_mark
+from pyruntime.runtime.ensembles.responses import make_response
 from pyruntime.runtime.ensembles.run import Command, Drop, Run, Send, Start
 from pyruntime.runtime.ensembles.step_call import StepCall
-from pyruntime.runtime.ensembles.step_times import STEP_TIMES, StepTime, encode_step_times
+from pyruntime.runtime.ensembles.step_times import STEP_TIMES, StepTime
 from pyruntime.runtime.ensembles.tensors import (
     Source,
-    as_output,
     end_reads,
     read_inputs,
     read_outputs,
@@ -38,9 +37,8 @@ from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.gpus.tensor_places import reads_of
 from pyruntime.runtime.memory.client_outputs import put_in_place
 from pyruntime.runtime.observe.statistics import FailureReason
-from pyruntime.runtime.regions import ClientRegion, GpuRegion, SharedRegion
 from pyruntime.runtime.requests.parameters import parse_parameters
-from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OutputTensor, Parameter, request_failure
+from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, Parameter, request_failure
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import OutputPlaceRef
 
@@ -346,16 +344,8 @@ class EnsembleRequest:
     def _send(self, send: Send[Source]) -> None:
         """Send a response; the last one when everything else is done."""
         known, number = send.iteration.tensors, send.iteration.number
-        names: list[str] = []
-        sources: list[Source] = []
-        for name in self._plan.outputs:
-            source = known[name]
-            if source is not None:
-                names.append(name)
-                sources.append(source)
         pace = self._paces.pop((self._plan.origins[OUTPUTS], number), None) if self._paces else None
-        release = Release(sources if pace is None else [*sources, pace], pace)
-        response = self._response(names, sources, release)
+        response = make_response(self._ensemble, self._plan, self.job.id, known, pace, self._times)
         if self.job.client is not None:
             try:
                 response = put_in_place(response, self.job.client)
@@ -369,64 +359,6 @@ class EnsembleRequest:
             if not number:
                 self._note_first()
             self.job.respond(response, False)
-
-    def _response(self, names: Sequence[str], sources: Sequence[Source], release: Release) -> InferResponse:
-        """The response with these outputs, each of its source."""
-        ensemble = self._ensemble
-        kept: KeptOutputs | None = None
-        made: tuple[list[OutputTensor], tuple[SharedRegion | GpuRegion, ...]] | None = None
-        if sources and sources.count(sources[0]) == len(sources):  # of one step, which mostly answers alike
-            kept = sources[0].kept
-        if kept is not None:
-            # With the names, because several steps may have one model.
-            key = self._plan, sources[0].batch, *names
-            made = kept.derived.get(key)
-        if made is None:
-            made = self._outputs(names, sources)
-            if kept is not None:
-                made = KeptOutputs(made[0]), made[1]
-                kept.derive(key, made)
-        outputs, regions = made
-        mark = None
-        for source in sources:
-            mark = mark or source.mark
-        parameters = _NO_PARAMETERS if mark is None else mark_parameters(mark)
-        if self._times is not None:
-            parameters = parameters | {STEP_TIMES: encode_step_times(self._times)}
-            self._times.clear()
-        return InferResponse(
-            ensemble.spec.name,
-            ensemble.version,
-            self.job.id,
-            outputs,
-            parameters,
-            release.release,
-            release.take,
-            regions,
-        )
-
-    def _outputs(
-        self, names: Sequence[str], sources: Sequence[Source]
-    ) -> tuple[list[OutputTensor], tuple[SharedRegion | GpuRegion, ...]]:
-        """These outputs, each of its source, and the regions that they lie in."""
-        ensemble = self._ensemble
-        spec, is_batching = ensemble.spec, ensemble.is_batching
-        outputs: list[OutputTensor] = []
-        regions: dict[int, SharedRegion | GpuRegion] = {}
-        for name, source in zip(names, sources, strict=True):
-            tensor = source.tensors[name]
-            shape = tensor.shape
-            if is_batching != (source.batch > 0):
-                shape = fitting(shape, source.batch, ensemble.dims[name], is_batching=is_batching)
-            if ensemble.reshapes:
-                shape = client_shape(spec, name, shape)
-            output = as_output(tensor, name, shape)
-            outputs.append(output)
-            if output.address:
-                region = source.region_of(output)
-                assert not isinstance(region, ClientRegion)  # by as_output
-                regions[region.number] = region
-        return outputs, tuple(regions.values())
 
     def _note_first(self) -> None:
         self._ensemble.statistics.first_response(time.monotonic_ns() - self.job.arrived_ns)
@@ -499,26 +431,3 @@ class EnsembleRequest:
             return
         statistics.success(job.rows, self._begin_ns - job.arrived_ns, *times, total_ns)
         statistics.execution(job.rows, *times, time.time_ns() // 1_000_000)
-
-
-class Release:
-    """The `take` and `release` of one response of an ensemble."""
-
-    __slots__ = ("_pace", "_sources")
-
-    def __init__(self, sources: list[Source], pace: Source | None) -> None:
-        """`pace` is the one of `sources` that ends when the response is taken."""
-        self._sources = sources
-        self._pace = pace
-
-    def take(self) -> None:
-        """See InferResponse."""
-        pace, self._pace = self._pace, None
-        if pace is not None:
-            self._sources.remove(pace)
-            pace.end_use()
-
-    def release(self) -> None:
-        """See InferResponse."""
-        for source in self._sources:
-            source.end_use()

@@ -112,17 +112,6 @@ class Source:
         return next(region for region in regions if region.number == number)
 
 
-def as_output(tensor: OutputTensor, name: str, shape: list[int]) -> OutputTensor:
-    """A tensor as an output of the ensemble."""
-    if isinstance(tensor.place, OutputPlace):  # the client may shrink its memory, so the host never maps it
-        contents = tensor.place.contents
-        data = contents.memory.read(split(contents.address)[1], contents.size)
-        return OutputTensor(name, tensor.datatype, shape, data)
-    if tensor.name == name and tensor.shape is shape:
-        return tensor
-    return OutputTensor(name, tensor.datatype, shape, tensor.data, tensor.address, tensor.place)
-
-
 def read_inputs(job: Job, memory: RequestMemory, plan: Plan, batch: int) -> tuple[dict[str, Source | None], bool]:
     """The inputs of a job that somebody reads, None for those that it lacks, and whether some of them lie on a GPU.
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 
 from pyruntime.runtime.brokers.brokers import Brokers
@@ -94,18 +95,18 @@ class CudaRegion:
 
     async def fetch(self, region: GpuRegion, at: int, size: int, target: SharedRegion, offset: int) -> None:
         """See Lessor: a model has passed an input on to one that reads main memory."""
-        self._check_open()
-        await self.read(at, size, target, offset)
+        with self.held():
+            await self.read(at, size, target, offset)
 
     async def copy(self, region: GpuRegion, at: int, size: int, target: GpuHandle, offset: int) -> None:
         """See Lessor."""
-        self._check_open()
-        try:
-            link = await self._brokers.of(self._gpu)
-            await link.open(self)
-            await link.copy(self.number, at, size, target, offset)
-        except (GpuError, OSError) as exc:
-            raise self._failure("read", exc) from exc
+        with self.held():
+            try:
+                link = await self._brokers.of(self._gpu)
+                await link.open(self)
+                await link.copy(self.number, at, size, target, offset)
+            except (GpuError, OSError) as exc:
+                raise self._failure("read", exc) from exc
 
     def writer_ended(self, region: GpuRegion) -> None:
         """See Lessor: no process of the server writes there behind an event."""
@@ -117,6 +118,21 @@ class CudaRegion:
     def count_on(self) -> None:
         """Keep it open until one more `close`."""
         self._counting += 1
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Count on it meanwhile.
+
+        Raises InferenceError after the last `close`: the broker would open the memory again, and never close it.
+        """
+        if not self._counting:
+            message = f"CUDA shared memory region '{self.name}' cannot be read: it is not registered any more"
+            raise InferenceError(message, Code.UNAVAILABLE)
+        self.count_on()
+        try:
+            yield
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Drop a reference; the last one closes the memory."""
@@ -139,12 +155,6 @@ class CudaRegion:
         except TimeoutError:
             text = "CUDA shared memory region '%s' is unregistered, and still open after %g s: do not free it yet"
             _LOG.warning(text, self.name, CLOSE_S_MAX)
-
-    def _check_open(self) -> None:
-        """Raise InferenceError after the last `close`: the broker would open the memory again, and never close it."""
-        if not self._counting:
-            message = f"CUDA shared memory region '{self.name}' cannot be read: it is not registered any more"
-            raise InferenceError(message, Code.UNAVAILABLE)
 
     def _failure(self, what: str, cause: GpuError | OSError) -> InferenceError:
         if isinstance(cause, OSError):

@@ -56,8 +56,11 @@ class AllBrokers(Brokers):
     def __init__(self):
         super().__init__(lambda: GPUS)
         self.link = Link()
+        self.ready = None
 
     async def of(self, gpu):
+        if self.ready is not None:
+            await self.ready.wait()
         return self.link
 
     def close_memory(self, gpu, memory):
@@ -254,6 +257,25 @@ def test_input_that_is_passed_on_too_late(memory, brokers):
         message = refusal(Code.UNAVAILABLE, lambda call=pass_on: asyncio.run(call(there, 8, 16, "target", 32)))
         assert message == "CUDA shared memory region 'r' cannot be read: it is not registered any more"
     assert brokers.link.asked == asked
+
+
+@pytest.mark.parametrize("pass_on", ["fetch", "copy"])
+def test_unregistered_while_an_input_is_passed_on(memory, brokers, pass_on):
+    """A broker that starts again opens the memory for the copy, and closes it afterwards."""
+
+    async def check():
+        await memory.register_cuda("r", HANDLE, 1, 100)
+        there = memory.status_cuda("r")[0].for_stubs()
+        ready = brokers.ready = asyncio.Event()
+        copy = asyncio.ensure_future(getattr(there.lessor, pass_on)(there, 8, 16, "target", 32))
+        await asyncio.sleep(0)
+        await memory.unregister_cuda("r")
+        ready.set()
+        await copy
+        assert [asked[0] for asked in brokers.link.asked][-1] == "close"
+        assert (brokers.link.asked.count(("close", 1)), memory.status_cuda()) == (1, [])
+
+    asyncio.run(check())
 
 
 def test_parts(memory):

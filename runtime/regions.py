@@ -17,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import count
 from typing import Protocol
 
@@ -134,6 +135,9 @@ class GpuHandle(Protocol):
     number: int
     handle: bytes
 
+    def held(self) -> AbstractContextManager[None]:
+        """Keep the memory registered meanwhile. Raises InferenceError if it is not any more."""
+
 
 class Lessor(Protocol):
     """The owner of memory on GPUs: see brokers/leases.py. Both copies raise InferenceError."""
@@ -156,10 +160,18 @@ class GpuRegion(_Counted):
 
     `event` is the handle of the event behind the copies of the process that writes there, b"" for none. Other processes
     may have it open after the last `close`: the memory is unused when all of them have said that they closed it, or
-    have ended. `loss` says why the memory is gone, "" while it is there.
+    have ended. `loss` says why the memory is gone, "" while it is there. `client` is the memory of a client, or None.
     """
 
-    def __init__(self, gpu: GpuProperties, handle: bytes, size: int, event: bytes, lessor: Lessor) -> None:
+    def __init__(
+        self,
+        gpu: GpuProperties,
+        handle: bytes,
+        size: int,
+        event: bytes,
+        lessor: Lessor,
+        client: GpuHandle | None = None,
+    ) -> None:
         super().__init__()
         self.gpu = gpu
         self.handle = handle
@@ -167,6 +179,7 @@ class GpuRegion(_Counted):
         self.event = event
         self.loss = ""
         self.lessor = lessor
+        self.client = client
 
     def close(self) -> None:
         """Drop a reference; the last one has all stubs close the memory."""

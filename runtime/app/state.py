@@ -99,7 +99,7 @@ class ServerState:
         self.rounds = Rounds(time.monotonic, lambda call_back: self.soon(call_back))
         self.turns = Turns(THREADS_MAX)
         self.pending_bytes = PendingBytes(settings.max_pending_bytes or default_limit(memory_limit()), self.turns)
-        self.intake = Intake(self.resolve, self.tracer, lambda: self.tasks)
+        self.intake = Intake(self.resolve, self.tracer, lambda: self.tasks, self.gpu_peers)
         # Whether any request is known. With Python models none ever is, so frontends skip the look-up.
         self.knows_requests = False
         self._idle = asyncio.Event()

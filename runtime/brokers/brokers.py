@@ -54,10 +54,15 @@ class Brokers:
             raise link.loss("it ended as soon as it was ready")
         return link
 
+    def running(self, ordinal: int) -> BrokerLink | None:
+        """The broker of the GPU with this number, None if there is none."""
+        link = self._links.get(ordinal)
+        return None if link is None or link.is_lost else link
+
     def close_memory(self, gpu: GpuProperties, memory: GpuHandle) -> asyncio.Future[int] | None:
         """Have the broker close memory: see BrokerLink. None if it does not have it open."""
-        link = self._links.get(gpu.ordinal)
-        return None if link is None or link.is_lost else link.close_memory(memory)
+        link = self.running(gpu.ordinal)
+        return None if link is None else link.close_memory(memory)
 
     async def close(self) -> None:
         """End all brokers."""

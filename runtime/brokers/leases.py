@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
@@ -41,8 +42,6 @@ class _Pool:
         # The leased regions, and the kept handles, by the number of the chunk.
         self.regions: dict[GpuRegion, int] = {}
         self.handles: dict[int, bytes] = {}
-        # The brokers of other GPUs whose memory this one cannot open.
-        self.unreachable: set[BrokerLink] = set()
 
 
 class GpuLeases:
@@ -115,37 +114,47 @@ class GpuLeases:
             raise _failure(region, exc) from exc
 
     async def pull(self, source: GpuRegion, pieces: Iterable[tuple[int, int, int]], target: GpuRegion) -> None:
-        """Copy pieces to a region on another GPU, whose broker copies. Of each: its offset, size and new offset.
+        """Copy pieces to a region on another GPU. Of each: its offset, size and new offset.
 
-        No copy is under way when it returns, or fails. Raises GpuError: GpuMissingError if the GPUs have no access to
-        each other.
+        The broker of the target copies; that of the source if the source is memory of a client, which no other broker
+        opens. No copy is under way when it returns, or fails. Raises GpuError: GpuMissingError if the GPUs have no
+        access to each other; and InferenceError for memory of a client that is not registered any more.
         """
-        link, number = self._chunk_of(source)
-        puller, chunk = self._chunk_of(target)
-        unreachable = self._pools[target.gpu.ordinal].unreachable
-        if not self.reaches(source.gpu.ordinal, target.gpu.ordinal):
+        if not self.reaches(source.gpu.ordinal, target.gpu.ordinal) or (source.client and target.client):
             raise GpuMissingError("no access", "copy", "the GPUs have no access to each other")
-        if source.event:
-            await link.complete(number)
-        try:
-            await puller.open_peer(source, number)
-        except (GpuLostError, GpuMemoryError):
-            raise
-        except GpuError:
-            unreachable.add(link)
-            raise
-        copies = [puller.pull(number, at, size, chunk, offset) for at, size, offset in pieces]
-        for result in await asyncio.gather(*copies, return_exceptions=True):
-            if isinstance(result, BaseException):
-                raise result
+        with _held(source), _held(target):
+            giver, number = await self._located(source)
+            taker, chunk = await self._located(target)
+            if source.event:
+                await giver.complete(number)
+            if source.client is None:
+                copier = taker
+                await _open_peer(taker, source, number, giver)
+            else:
+                copier = giver
+                await _open_peer(giver, target, chunk, taker)
+            copies = [copier.copy_peer(number, at, size, chunk, offset) for at, size, offset in pieces]
+            for result in await asyncio.gather(*copies, return_exceptions=True):
+                if isinstance(result, BaseException):
+                    raise result
+        if target.loss:  # the broker that copied need not be that of the target
+            raise GpuLostError("the broker was lost", "copy", target.loss)
 
     def reaches(self, source: int, target: int) -> bool:
         """Whether tensors can be copied between these GPUs, as far as that is known."""
-        pools = [self._pools[each] for each in (source, target) if each in self._pools]
-        has_access = self._peer_access and not any(pool.link.gpu.is_slice for pool in pools)
+        links = [link for link in map(self._brokers.running, (source, target)) if link is not None]
+        has_access = self._peer_access and not any(link.gpu.is_slice for link in links)
         if not has_access or not self._keep_bytes(target):
             return False
-        return len(pools) < 2 or pools[0].link not in pools[1].unreachable
+        return not any(link in other.unreachable for link in links for other in links)
+
+    async def _located(self, region: GpuRegion) -> tuple[BrokerLink, int]:
+        """The broker that opens a region, and the number by which that knows its memory. Raises GpuError."""
+        if region.client is None:
+            return self._chunk_of(region)
+        link = await self._brokers.of(region.gpu)
+        link.keep_open(region.client)
+        return link, region.client.number
 
     def _chunk_of(self, region: GpuRegion) -> tuple[BrokerLink, int]:
         """The broker of a region, and the number by which that knows its memory. Raises GpuLostError."""
@@ -218,6 +227,22 @@ class GpuLeases:
             _LOG.warning("The tensors of models on GPU %d were lost with its broker.", number)
         for region in regions:
             region.lose(reason)
+
+
+async def _open_peer(link: BrokerLink, region: GpuRegion, number: int, owner: BrokerLink) -> None:
+    """See BrokerLink. What the driver refuses is remembered."""
+    try:
+        await link.open_peer(region, number)
+    except (GpuLostError, GpuMemoryError):
+        raise
+    except GpuError:
+        link.unreachable.add(owner)
+        raise
+
+
+def _held(region: GpuRegion) -> AbstractContextManager[None]:
+    """Keeps memory of a client registered."""
+    return nullcontext() if region.client is None else region.client.held()
 
 
 def _failure(region: GpuRegion, cause: GpuError | OSError) -> InferenceError:

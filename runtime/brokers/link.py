@@ -57,6 +57,8 @@ class BrokerLink:
         # Memory of other brokers, with the number under which it is open, or being opened.
         self._peers: dict[GpuRegion, tuple[int, asyncio.Future[Any]]] = {}
         self._on_lost: list[Callable[[str], None]] = []
+        # The brokers of other GPUs whose memory this one cannot open.
+        self.unreachable: set[BrokerLink] = set()
         self.is_lost = False
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -98,6 +100,11 @@ class BrokerLink:
         answer = self._ask(Verb.OPEN, memory.number, memory.handle)
         answer.add_done_callback(partial(self._on_opened, memory.number))
         return answer
+
+    def keep_open(self, memory: GpuHandle) -> None:
+        """Open memory if another broker had it open. Later copies fail if that is not possible."""
+        if memory.number not in self._opened:
+            self.open(memory)
 
     def _on_opened(self, number: int, answer: asyncio.Future[int]) -> None:
         """The next copy opens the memory again if that has failed."""
@@ -154,8 +161,7 @@ class BrokerLink:
 
     def copy(self, number: int, at: int, size: int, target: GpuHandle, offset: int) -> asyncio.Future[int]:
         """Copy memory of the broker's own to memory of a client on the same GPU."""
-        if target.number not in self._opened:  # another broker had it open
-            self.open(target)
+        self.keep_open(target)
         return self._ask(Verb.COPY, number, at, size, target.number, offset)
 
     def complete(self, number: int) -> asyncio.Future[int]:
@@ -184,8 +190,8 @@ class BrokerLink:
             del self._peers[region]
             region.left(self)
 
-    def pull(self, source: int, at: int, size: int, target: int, offset: int) -> asyncio.Future[int]:
-        """Copy memory that `open_peer` has opened to memory of the broker's own; both by their numbers."""
+    def copy_peer(self, source: int, at: int, size: int, target: int, offset: int) -> asyncio.Future[int]:
+        """Copy to or from memory that `open_peer` has opened; all memory by its number."""
         return self._ask(Verb.COPY, source, at, size, target, offset)
 
     def revoke(self, region: GrantedRegion) -> None:
@@ -224,8 +230,7 @@ class BrokerLink:
     def _copy(
         self, verb: Verb, memory: GpuHandle, at: int, size: int, region: SharedRegion, offset: int
     ) -> asyncio.Future[int]:
-        if memory.number not in self._opened:  # another broker had it open
-            self.open(memory)
+        self.keep_open(memory)
         self._grant(region)
         return self._ask(verb, memory.number, at, size, region.number, offset)
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The use of client memory on GPUs by one request.
 
-Inputs are copied from there to the model's request region before the request is checked, unless the model reads them
-where they are.
+Inputs are copied from there to the model's request region, or to the GPU where the model reads them, before the request
+is checked, unless the model reads them where they are.
 Outputs are copied there before the client has the response. The brokers of the GPUs copy while the event loop goes on.
 They read and write the regions themselves, so nothing is copied twice.
 """
@@ -11,15 +11,16 @@ They read and write the regions themselves, so nothing is copied twice.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from functools import partial
 
 from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.gpus.tensor_places import reads_of
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.client_use import Reading
-from pyruntime.runtime.memory.gpu_copies import bring, wait_all
-from pyruntime.runtime.regions import SharedRegion, create_region
+from pyruntime.runtime.memory.gpu_copies import wait_all
+from pyruntime.runtime.memory.gpu_peers import GpuPeers, Moved, Tensor
+from pyruntime.runtime.regions import GpuRegion, SharedRegion, create_region
 from pyruntime.runtime.requests.types import (
     GpuContents,
     GpuPlace,
@@ -36,6 +37,9 @@ from pyruntime.utils.errors import Code, InferenceError, OutOfMemoryError
 from pyruntime.utils.gpu.driver import ALIGNED_BYTES
 from pyruntime.utils.request_codec import MEMORY_GPU, OutputPlaceRef, TensorRef
 
+# An input, and where it lies.
+_Input = tuple[InputTensor, GpuContents]
+
 
 class GpuUse:
     """See the module. `respond` is to be called instead of the request's own, which is `client`.
@@ -43,12 +47,13 @@ class GpuUse:
     Until the last response, or `end`, the memory stays registered. Belongs to the event loop's thread.
     """
 
-    def __init__(self, request: InferRequest, client: Respond, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, request: InferRequest, client: Respond, tasks: asyncio.TaskGroup, peers: GpuPeers) -> None:
         self._inputs = [(each, each.gpu) for each in request.inputs if isinstance(each.gpu, GpuContents)]
         self._left: dict[str, OnGpu] = {}
         self._places = request.gpu_places or {}
         self._client = client
         self._tasks = tasks
+        self._peers = peers
         self._memory = [contents.memory for _, contents in self._inputs]
         self._memory += [place.contents.memory for place in self._places.values()]
         for memory in self._memory:
@@ -57,7 +62,7 @@ class GpuUse:
         self._waiting: deque[tuple[asyncio.Task[InferResponse | InferenceError] | _Outcome, bool]] = deque()
 
     async def fetch(self, request: InferRequest, model: ModelVersion) -> None:
-        """Copy the inputs to main memory. Raises InferenceError; the caller frees the request then.
+        """Copy the inputs to where the model reads them. Raises InferenceError; the caller frees the request then.
 
         Nothing is copied for a request with more inputs than the model has, which the caller is about to refuse. It
         must not be cancelled, because the brokers write to the memory of the request nevertheless.
@@ -65,34 +70,46 @@ class GpuUse:
         if not self._inputs or len(request.inputs) > len(model.spec.inputs):
             return
         model.check_serving()
-        self._inputs = self._leave_some(request, model)
-        if not self._inputs:
-            return
-        region, sizes = model.memory.region, [contents.size for _, contents in self._inputs]
-        copies = [partial(contents.memory.read, contents.offset, contents.size) for _, contents in self._inputs]
+        moving = self._leave_some(request, model)
         model.expect()
         try:
-            slot, places = await bring(model.memory, sizes, copies)
+            for gpu, inputs in moving.items():
+                tensors = [Tensor(each.memory.for_stubs(), each.offset, each.size) for _, each in inputs]
+                moved = await self._peers.move(tensors, gpu, model.memory)
+                request.slots.append(moved.slot)
+                self._refer_to(moved, inputs)
         finally:
             model.arrived()
-        request.slots.append(slot)
-        for (tensor, contents), at in zip(self._inputs, places, strict=True):
-            tensor.offset, tensor.data = at, region.view[at : at + contents.size]
 
-    def _leave_some(self, request: InferRequest, model: ModelVersion) -> list[tuple[InputTensor, GpuContents]]:
-        """Leave inputs on the GPU which the model reads there. Returns the others."""
-        others, reads = [], reads_of(model.on_gpus)
+    def _leave_some(self, request: InferRequest, model: ModelVersion) -> dict[int | None, list[_Input]]:
+        """Leave inputs on the GPU which the model reads there. Returns the others, by the GPU that they are read on."""
+        others: dict[int | None, list[_Input]] = defaultdict(list)
+        reads = reads_of(model.on_gpus)
         for tensor, contents in self._inputs:
             memory, has_size = contents.memory, tensor.datatype in BY_NAME and BY_NAME[tensor.datatype].size
-            is_read_there = memory.device_id == reads.get(tensor.name)
-            if is_read_there and contents.size and has_size and not contents.offset % ALIGNED_BYTES:
-                region = memory.for_stubs()
-                tensor.offset, tensor.gpu = address(region.number, contents.offset), OnGpu(region, contents.size)
-                request.slots.append(Reading([region, memory]))
-                self._left[tensor.name] = tensor.gpu
+            gpu = reads.get(tensor.name) if contents.size and has_size else None
+            if gpu != memory.device_id:
+                others[gpu].append((tensor, contents))
+            elif contents.offset % ALIGNED_BYTES:
+                others[None].append((tensor, contents))
             else:
-                others.append((tensor, contents))
+                region = memory.for_stubs()
+                self._leave(tensor, address(region.number, contents.offset), OnGpu(region, contents.size))
+                request.slots.append(Reading([region, memory]))
         return others
+
+    def _leave(self, tensor: InputTensor, at: int, there: OnGpu) -> None:
+        tensor.offset = at
+        tensor.gpu = self._left[tensor.name] = there
+
+    def _refer_to(self, moved: Moved, inputs: list[_Input]) -> None:
+        """Have inputs refer to their copies."""
+        for (tensor, contents), at in zip(inputs, moved.addresses, strict=True):
+            if isinstance(moved.region, GpuRegion):
+                self._leave(tensor, at, OnGpu(moved.region, contents.size))
+            else:
+                tensor.offset = split(at)[1]
+                tensor.data = moved.region.view[tensor.offset : tensor.offset + contents.size]
 
     def refer(self, job: Job) -> None:
         """Have the request refer to the inputs that were left on the GPU."""
@@ -107,11 +124,11 @@ class GpuUse:
             job.tensors = tensors
 
     def places_on_gpu(self, model: ModelVersion) -> dict[str, OutputPlaceRef] | None:
-        """The outputs that may stay on the GPU where the model makes them, because they go to memory there."""
+        """The outputs that may stay on the GPU where the model makes them, as they can be copied from there."""
         made = {} if model.on_gpus is None else model.on_gpus.outputs
         staying: dict[str, OutputPlaceRef] = {}
         for name, place in self._places.items():
-            if name in made and made[name][3] == place.contents.memory.device_id:
+            if name in made and self._peers.reaches(made[name][3], place.contents.memory.device_id):
                 staying[name] = made[name]
         return staying or None
 
@@ -171,7 +188,7 @@ class GpuUse:
                         f"bytes) should be at least {size} bytes to hold the results"
                     )
                     break
-                copies.append(_write(response, output, place))
+                copies.append(_write(response, output, place, self._peers))
                 output = OutputTensor(output.name, output.datatype, output.shape, b"", place=place.filled(size))
             outputs.append(output)
         try:
@@ -208,13 +225,12 @@ def _plain(response: InferResponse) -> InferResponse:
     )
 
 
-async def _write(response: InferResponse, output: OutputTensor, place: GpuPlace) -> None:
+async def _write(response: InferResponse, output: OutputTensor, place: GpuPlace, peers: GpuPeers) -> None:
     size, memory = output.byte_size, place.contents.memory
     if not size:
         return
     if isinstance(output.place, OnGpu):
-        source = output.place.memory
-        await source.lessor.copy(source, split(output.address)[1], size, memory, place.offset)
+        await _write_from_gpu(Tensor(output.place.memory, split(output.address)[1], size), place, peers)
         return
     number, offset = split(output.address)
     for region in response.regions:
@@ -222,21 +238,36 @@ async def _write(response: InferResponse, output: OutputTensor, place: GpuPlace)
             await memory.write(place.offset, size, region, offset)
             return
     # The output is in private memory of this process.
-    staged = await asyncio.to_thread(_staged, output.data)
+    staged = await asyncio.to_thread(_staged, size, output.data)
     try:
         await memory.write(place.offset, size, staged, 0)
     finally:
         staged.close()
 
 
-def _staged(contents: bytes | memoryview) -> SharedRegion:
-    """A region that begins with a copy of these contents. Raises InferenceError."""
+async def _write_from_gpu(output: Tensor, place: GpuPlace, peers: GpuPeers) -> None:
+    """Raises InferenceError."""
+    source, at, size = output
+    memory = place.contents.memory
+    if source.gpu.ordinal == memory.device_id:
+        await source.lessor.copy(source, at, size, memory, place.offset)
+    elif not await peers.put(output, memory.for_stubs(), place.offset):
+        staged = await asyncio.to_thread(_staged, size)
+        try:
+            await source.lessor.fetch(source, at, size, staged, 0)
+            await memory.write(place.offset, size, staged, 0)
+        finally:
+            staged.close()
+
+
+def _staged(size: int, contents: bytes | memoryview = b"") -> SharedRegion:
+    """A region with memory for `size` bytes, that begins with a copy of these contents. Raises InferenceError."""
     try:
         region = create_region("outputs for a GPU")
     except OutOfMemoryError as exc:
         raise InferenceError(str(exc), Code.UNAVAILABLE) from exc
     try:
-        region.commit(0, len(contents))
+        region.commit(0, size)
     except OutOfMemoryError as exc:
         region.close()
         raise InferenceError(str(exc), Code.UNAVAILABLE) from exc

@@ -29,6 +29,7 @@ from pyruntime.utils.errors import Code, InferenceError
 
 if TYPE_CHECKING:
     from pyruntime.runtime.inference.gpu_use import GpuUse
+    from pyruntime.runtime.memory.gpu_peers import GpuPeers
 
 # Memory reserved for bodies of which only the beginning has arrived, of all requests together, in bytes. Beyond it a
 # body gets memory as it arrives and is copied once more: a client must not get memory by announcing a body alone.
@@ -127,13 +128,18 @@ class Intake:
     """See the module. All methods belong to the event loop's thread.
 
     `resolve` finds the model version for a name and a version, and raises InferenceError if there is none. `tasks`
-    returns the group of the tasks that the server waits for.
+    returns the group of the tasks that the server waits for. `peers` copy between GPUs.
     """
 
     def __init__(
-        self, resolve: Callable[[str, int], ModelVersion], tracer: Tracer, tasks: Callable[[], asyncio.TaskGroup]
+        self,
+        resolve: Callable[[str, int], ModelVersion],
+        tracer: Tracer,
+        tasks: Callable[[], asyncio.TaskGroup],
+        peers: GpuPeers,
     ) -> None:
         self.resolve = resolve
+        self._peers = peers
         self._tracer = tracer
         self._tasks = tasks
         # Memory reserved for bodies that are still to arrive, in bytes.
@@ -239,7 +245,7 @@ class Intake:
         from pyruntime.runtime.inference.gpu_use import GpuUse
 
         tasks, resume = self._tasks(), incoming.hold_back()
-        use = GpuUse(request, incoming.respond, tasks)
+        use = GpuUse(request, incoming.respond, tasks, self._peers)
         queue = partial(self._queue_checked, incoming, model, request, use=use)
 
         async def fetch() -> None:

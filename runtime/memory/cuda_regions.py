@@ -74,7 +74,7 @@ class CudaRegion:
     def for_stubs(self) -> GpuRegion:
         """The same memory, as processes of models open it. No event is needed: the client's work is complete."""
         if self._for_stubs is None:
-            self._for_stubs = GpuRegion(self._gpu, self.handle, self.byte_size, b"", self)
+            self._for_stubs = GpuRegion(self._gpu, self.handle, self.byte_size, b"", self, self)
         return self._for_stubs
 
     async def read(self, at: int, size: int, region: SharedRegion, offset: int) -> None:

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Copies tensors of models from one GPU to another, or to main memory where that is not possible.
+"""Copies tensors from one GPU to another, or to main memory where that is not possible.
 
 The host leases chunks on each GPU that tensors go to, as stubs do for the tensors that they make, and allocates there.
-So a copy costs no allocation by the driver, and those who read it open a chunk once. The broker of the target copies.
+So a copy costs no allocation by the driver, and those who read it open a chunk once. See `GpuLeases.pull` for the
+broker that copies.
 
 Belongs to the event loop's thread. What is awaited must not be cancelled, because the brokers copy nevertheless.
 """
@@ -104,9 +105,20 @@ class GpuPeers:
         moved = None if gpu is None else await self._move_to_gpu(tensors, gpu)
         return moved or await _move_to_main_memory(tensors, memory)
 
+    async def put(self, tensor: Tensor, target: GpuRegion, offset: int) -> bool:
+        """Copy a tensor to memory of a client on another GPU. Returns whether that was possible.
+
+        Raises InferenceError if the memory is not registered any more.
+        """
+        source = tensor.region.gpu.ordinal
+        try:
+            await self._leases.pull(tensor.region, [(tensor.offset, tensor.size, offset)], target)
+        except GpuError as exc:
+            self._warn({source}, target.gpu.ordinal, exc)
+            return False
+        return True
+
     async def _move_to_gpu(self, tensors: Sequence[Tensor], gpu: int) -> Moved | None:
-        if any(each.region.lessor is not self._leases for each in tensors):  # in memory of a client
-            return None
         sources = {each.region.gpu.ordinal for each in tensors}
         if not all(self._leases.reaches(source, gpu) for source in sources):
             return None
@@ -123,9 +135,11 @@ class GpuPeers:
             pieces[tensor.region].append((tensor.offset, tensor.size, at + place))
         try:
             await wait_all([self._leases.pull(source, parts, region) for source, parts in pieces.items()])
-        except GpuError as exc:  # if the tensors are lost, main memory does not help: its copy says so
+        except BaseException as exc:
             slot.free()
-            self._warn(sources, gpu, exc)
+            if not isinstance(exc, GpuError):
+                raise
+            self._warn(sources, gpu, exc)  # if the tensors are lost, main memory does not help: its copy says so
             return None
         return Moved(region, slot, [address(region.number, at + place) for place in places])
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from pyruntime.runtime.regions import ClientRegion, GpuRegion, SharedRegion
+from pyruntime.runtime.regions import ClientRegion, GpuHandle, GpuRegion, SharedRegion
 from pyruntime.utils.errors import Code, InferenceError
 
 # What is derived from the outputs of one kind of response: an ensemble derives something for each step that reads them.
@@ -65,11 +65,9 @@ class OutputPlace:
         return replace(self, byte_size=size)
 
 
-class GpuMemory(Protocol):
+class GpuMemory(GpuHandle, Protocol):
     """Memory of a client on a GPU: see memory/cuda_regions.py. Both copies raise InferenceError."""
 
-    number: int
-    handle: bytes
     device_id: int
 
     def for_stubs(self) -> GpuRegion: ...

@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.e2e.harness.frameworks import STAND_IN_ARRAY
 from tests.e2e.harness.gpu_models import NOTE, check_kept, infer
-from tests.e2e.harness.gpu_regions import HTTP, leased, lose_broker, on_gpu, to_gpu
+from tests.e2e.harness.gpu_regions import HTTP, Region, leased, lose_broker, on_gpu, to_gpu
 from tests.e2e.harness.waiting import open_gate
 from tests.plugins.gpus import TWO_GPUS, TWO_PEERS
 
@@ -90,7 +90,10 @@ class TritonPythonModel:
 
     def one(self, request):
         callee, _, id = request.request_id().partition(" ")
-        tensor = pb_utils.Tensor.from_dlpack("IN", times(here(request.inputs()[0]), 5))
+        tensor = request.inputs()[0]
+        array = here(tensor)
+        if id != "pass":
+            tensor = pb_utils.Tensor.from_dlpack("IN", times(array, 5))
         call = pb_utils.InferenceRequest(
             model_name=callee, requested_output_names=["OUT"], inputs=[tensor], request_id=id
         )
@@ -161,10 +164,13 @@ def repository(write_model, tmp_path_factory):
 
 @pytest.fixture
 def between_gpus(server, machine, region):
-    """`between_gpus(model, array, id)`: the output of a request whose tensors never lie in main memory."""
+    """`between_gpus(model, array, id, devices)`: the output of a request whose tensors never lie in main memory.
 
-    def infer(model, array, id=""):
-        given, got = region(HTTP, array.nbytes), region(HTTP, array.nbytes)
+    Its client has memory for the input and the output on these GPUs.
+    """
+
+    def infer(model, array, id="", devices=(0, 0)):
+        given, got = (region(HTTP, array.nbytes, device) for device in devices)
         given.put(array)
         refused = "CUDA_ERROR_NOT_SUPPORTED"
         with closing(server.client()) as client, machine.failing(read=refused, write=refused):
@@ -189,6 +195,46 @@ def test_ensembles(between_gpus, seen):
     for _ in range(3):
         assert_array_equal(between_gpus("there_and_back", array), array * 8)
     assert (seen("double0"), seen("double1"), seen("again0")) == ("GGG", "GGG", "GGG")
+
+
+@pytest.mark.parametrize("count", [3, 3_000_000], ids=["small", "large"])
+@pytest.mark.parametrize(("model", "devices"), [("double1", (0, 0)), ("double0", (1, 0)), ("double0", (0, 1))])
+def test_memory_of_clients(between_gpus, seen, model, devices, count):
+    """The input of a client goes from its GPU to that of the model, and the output to that of the client."""
+    array = np.arange(count)
+    for add in range(3):
+        assert_array_equal(between_gpus(model, array + add, devices=devices), (array + add) * 2)
+    assert seen(model) == "GGG"
+
+
+def test_memory_of_clients_of_ensembles(between_gpus, seen):
+    """So do inputs and outputs of ensembles, whose first and last step are on another GPU than the client."""
+    array = np.arange(1000)
+    assert_array_equal(between_gpus("there_and_back", array, devices=(1, 1)), array * 8)
+    assert (seen("double0"), seen("double1"), seen("again0")) == ("G", "G", "G")
+
+
+def test_input_of_a_client_that_a_model_passes_on(between_gpus, seen):
+    """A model that reads the memory of a client where it is hands it to one on another GPU."""
+    array = np.arange(1000)
+    assert_array_equal(between_gpus("call0", array, "double1 pass"), array * 14)
+    assert (seen("call0"), seen("double1")) == ("G", "G")
+
+
+def test_memory_of_clients_goes_back(server, region, goes_back):
+    """What is leased for copies of client memory is free afterwards."""
+    array = np.arange(3_000_000)  # more than a chunk
+    given, got = region(HTTP, array.nbytes), region(HTTP, array.nbytes)
+    given.put(array)
+
+    def infer(_):
+        with closing(server.client()) as client:
+            client.infer("double1", [on_gpu(HTTP, array, given)], outputs=[to_gpu(HTTP, got, array.nbytes)])
+
+    infer(0)
+    with goes_back(), ThreadPoolExecutor(4) as threads:
+        list(threads.map(infer, range(8)))
+    assert_array_equal(got.get(array), array * 2)
 
 
 def test_two_readers_on_one_gpu(server, seen):
@@ -274,7 +320,7 @@ def test_broker_is_lost(server, repository, wait_until, ordinal):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "options"),
+    ("described", "options"),
     [
         (TWO_GPUS, ()),
         (TWO_PEERS, ("--cuda-memory-pool-byte-size=1:0",)),
@@ -282,15 +328,22 @@ def test_broker_is_lost(server, repository, wait_until, ordinal):
     ],
     ids=["no access", "no pool", "forbidden"],
 )
-def test_through_main_memory(serving, machine, repository, seen, gpus, options):
+def test_through_main_memory(serving, machine, gpus, repository, seen, described, options):
     """Where there is no way from GPU to GPU, tensors go through main memory, and no request fails."""
-    machine.describe(*gpus)
+    machine.describe(*described)
     array = np.arange(1000)
     try:
-        with serving(repository, *options) as server:
+        with serving(repository, "--allow-client-shm=true", *options) as server, closing(server.client()) as client:
+            given, got = (Region(server, HTTP, gpus[0], array.nbytes) for _ in range(2))
+            given.put(array)
             for _ in range(3):
+                got.put(array)
+                client.infer("double1", [on_gpu(HTTP, array, given)], outputs=[to_gpu(HTTP, got, array.nbytes)])
+                assert_array_equal(got.get(array), array * 2)
                 assert_array_equal(infer(server, "call0", array, "double1"), array * 70)
                 assert_array_equal(infer(server, "there_and_back", array), array * 8)
+            given.end()
+            got.end()
             assert server.log.count("Tensors go from GPU 0 to GPU 1 through main memory") == (not options)
     finally:
         machine.describe(*TWO_PEERS)

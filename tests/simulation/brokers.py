@@ -143,6 +143,7 @@ class Devices:
         # The host keeps the last chunk of each GPU for copies from others.
         chunks = [chunk for some in self.world.peers._chunks.values() for chunk in some if not chunk.region.loss]
         copies = {chunk.region.gpu.uuid: chunk.size for chunk in chunks}
+        kept_handles = {chunk.region.handle for chunk in chunks}
         if not all(chunk.is_empty for chunk in chunks):
             violated("copies between GPUs are kept that nobody reads")
         usage = self.world.gpus.usage().items()
@@ -153,7 +154,9 @@ class Devices:
             copied = sum(chunk.size for chunk in chunks if chunk.region.handle in broker.handles.values())
             if broker.is_waiting and sum(broker.allocated.values()) > KEPT_BYTES + copied:
                 violated(f"{broker} keeps {sum(broker.allocated.values())} bytes that nobody leases")
-            if broker.is_waiting and not broker.opened.keys() - broker.allocated.keys() <= rows.keys():
+            # That chunk is open where the memory of a client was copied to it.
+            kept = {number for number, handle in broker.borrowed.items() if handle in kept_handles}
+            if broker.is_waiting and not broker.opened.keys() - broker.allocated.keys() - kept <= rows.keys():
                 violated(f"{broker} has memory open that nobody has registered: {sorted(broker.opened)}")
             if broker.is_waiting and any(number not in self.world.memory.open for number in broker.granted):
                 violated(f"{broker} has regions that are closed: {sorted(broker.granted)}")

@@ -16,6 +16,7 @@ from pyruntime.runtime.app.rounds import Rounds
 from pyruntime.runtime.caching.local import LocalCache
 from pyruntime.runtime.frontends.listeners import Listeners
 from pyruntime.runtime.gpus.available import AvailableGpus
+from pyruntime.runtime.inference.intake import Intake
 from pyruntime.runtime.inference.threads import THREADS_MAX
 from pyruntime.runtime.loaders.ensemble import EnsembleLoader
 from pyruntime.runtime.loaders.model_loader import ModelLoader
@@ -220,6 +221,7 @@ class World:
         self.state = new_state(settings, tasks=self.tasks, table=self.table, control=self.control)
         self.state.rounds = Rounds(self.ticks, self.state.soon)
         self.state.client_memory = ClientMemory(True, CLIENT_STRINGS_BYTES, brokers)
+        self.state.intake = Intake(self.state.resolve, self.state.tracer, lambda: self.tasks, self.peers)
         self.state.loaded = True
         self.listeners = Listeners(self.state)
         await self.listeners.open()

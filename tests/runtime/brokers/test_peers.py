@@ -10,6 +10,7 @@ import pytest
 
 from pyruntime.runtime.brokers.brokers import Brokers
 from pyruntime.runtime.brokers.leases import GpuLeases
+from pyruntime.runtime.memory.cuda_regions import open_cuda_region
 from pyruntime.runtime.regions import create_region
 from pyruntime.utils.gpu.driver import GpuError, GpuHandleError, GpuLostError, GpuMemoryError, GpuMissingError
 from tests.plugins.gpus import TWO_GPUS, TWO_PEERS
@@ -180,6 +181,45 @@ def test_no_access(gpu, machine):
         assert leases.reaches(0, 1)
         await leases.pull(source, [(0, 10, 0)], again)
         assert await read(leases, again, 10) == b"0123456789"
+
+    run(check)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_memory_of_a_client(gpu, is_lost):
+    """The broker of its GPU copies to a chunk on the other one, which may be lost with its broker meanwhile."""
+    pointer = gpu.allocate(10)
+    gpu.write(pointer, b"0123456789")
+
+    async def check(leases, links):
+        client = await open_cuda_region(leases._brokers, "r", gpu.export(pointer), 0, 10, lambda region: None)
+        target, copy = await leases.lease_on(1, 100), links[0].copy_peer
+        if is_lost:
+            links[0].copy_peer = lambda *piece: (copy(*piece), target.lose("it ended"))[0]
+            with pytest.raises(GpuLostError, match="it ended"):
+                await leases.pull(client.for_stubs(), [(2, 5, 0)], target)
+        else:
+            await leases.pull(client.for_stubs(), [(2, 5, 0)], target)
+            assert await read(leases, target, 5) == b"23456"
+        target.close()
+        client.close()
+        await client.wait_closed()
+
+    run(check)
+    gpu.free(pointer)
+
+
+def test_two_clients(gpu, machine):
+    """Memory of a client is opened by the broker of its own GPU only, so that none can copy to that of another one."""
+    pointers = [(each, each.allocate(10)) for each in (gpu, machine.gpu(1))]
+
+    async def check(leases, links):
+        source, target = [
+            await open_cuda_region(leases._brokers, "r", each.export(pointer), at, 10, lambda region: None)
+            for at, (each, pointer) in enumerate(pointers)
+        ]
+        with pytest.raises(GpuMissingError, match="no access"):
+            await leases.pull(source.for_stubs(), [(0, 10, 0)], target.for_stubs())
 
     run(check)
 

@@ -382,7 +382,7 @@ class Server:
     def trace_with(self, tracer):
         """Have requests traced by another tracer."""
         self.state.tracer = tracer
-        self.state.intake = Intake(self.state.resolve, tracer, lambda: self.state.tasks)
+        self.state.intake = Intake(self.state.resolve, tracer, lambda: self.state.tasks, self.state.gpu_peers)
 
     def connect(self, connection=HttpConnection):
         arguments = (self.read_head,) if connection is HttpConnection else ()

@@ -10,6 +10,7 @@ import pytest
 from pyruntime.runtime.execution.job import Job, tensor_refs
 from pyruntime.runtime.gpus.tensor_places import TensorPlaces
 from pyruntime.runtime.inference.gpu_use import GpuUse
+from pyruntime.runtime.memory.gpu_peers import GpuPeers
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.regions import GpuRegion, create_region
 from pyruntime.runtime.requests.types import (
@@ -18,12 +19,13 @@ from pyruntime.runtime.requests.types import (
     InferRequest,
     InferResponse,
     InputTensor,
+    OnGpu,
     OutputTensor,
 )
 from pyruntime.utils.addresses import address
 from pyruntime.utils.arena import BARE_BYTES_MIN
 from pyruntime.utils.errors import InferenceError, OutOfMemoryError
-from pyruntime.utils.gpu.driver import GpuProperties
+from pyruntime.utils.gpu.driver import GpuHandleError, GpuProperties
 from pyruntime.utils.request_codec import MEMORY_GPU
 
 GPU = GpuProperties(1, "GPU-1", "G", (8, 0), 100, 100, False)
@@ -35,7 +37,7 @@ class Memory:
     device_id = 1
 
     def __init__(self, contents=b""):
-        self.region = GpuRegion(GPU, bytes(64), len(contents), b"", None)
+        self.region = GpuRegion(GPU, bytes(64), len(contents), b"", self)
         self.contents = bytearray(contents)
         self.counting = 0
         self.copies = []
@@ -59,9 +61,39 @@ class Memory:
         await self._end()
         region.view[offset : offset + size] = self.contents[at : at + size]
 
+    async def fetch(self, region, at, size, target, offset):
+        await self.read(at, size, target, offset)
+
     async def write(self, at, size, region, offset):
         await self._end()
         self.contents[at : at + size] = region.view[offset : offset + size]
+
+
+class Leases:
+    """Memory on GPU 2. It can be reached from GPU 1, and the other way round."""
+
+    def __init__(self):
+        self.region = GpuRegion(GPU._replace(ordinal=2), bytes(64), 1000, b"", self)
+        self.contents = bytearray(1000)
+        self.refusal = None
+
+    def reaches(self, source, target):
+        return {source, target} == {1, 2}
+
+    async def lease_on(self, ordinal, size):
+        return self.region
+
+    async def pull(self, source, pieces, target):
+        if self.refusal is not None:
+            raise self.refusal
+        for offset, size, new_offset in pieces:
+            target.lessor.contents[new_offset : new_offset + size] = source.lessor.contents[offset : offset + size]
+
+    async def fetch(self, region, at, size, target, offset):
+        target.view[offset : offset + size] = self.contents[at : at + size]
+
+    def unused(self, region):
+        """Nobody has it open."""
 
 
 class Model:
@@ -106,13 +138,14 @@ def place(memory, size, offset=0):
     return GpuPlace("r", offset, size, GpuContents(memory, offset, size))
 
 
-def run(check, request):
+def run(check, request, leases=None):
     """Run `check` with the use of a request and the list of what its client got. Nothing is counted on after it."""
 
     async def within():
         async with asyncio.TaskGroup() as tasks:
             got = []
-            use = GpuUse(request, lambda outcome, final: got.append((outcome, final)), tasks)
+            peers = GpuPeers(Leases() if leases is None else leases, tasks)
+            use = GpuUse(request, lambda outcome, final: got.append((outcome, final)), tasks, peers)
             await check(use, got)
 
     asyncio.run(within())
@@ -217,6 +250,7 @@ def test_inputs_that_stay(model):
     [
         (None, "FP32", 0, 8),
         ({"B": 1}, "FP32", 0, 8),
+        ({"A": 2, "B": 1}, "BYTES", 0, 8),
         ({"A": 0}, "FP32", 0, 8),
         ({"A": 1}, "FP32", 2, 8),
         ({"A": 1}, "FP32", 8, 8),
@@ -226,7 +260,8 @@ def test_inputs_that_stay(model):
     ids=[
         "another model",
         "another input",
-        "another GPU",
+        "strings on another GPU",
+        "a GPU without access",
         "not aligned",
         "aligned to elements",
         "strings",
@@ -250,6 +285,37 @@ def test_inputs_that_do_not_stay(model, reads, datatype, offset, size):
         use.end()
 
     run(check, request)
+
+
+def test_inputs_that_are_read_on_another_gpu(model):
+    """They are copied to that GPU, whatever their alignment; those beside them stay, or are copied to main memory."""
+    memory, leases = Memory(bytes(range(100))), Leases()
+    model.on_gpus = TensorPlaces({"A": 2, "B": 1}, {})
+    model.spec.inputs["C"] = None
+    inputs = [on_gpu("A", memory, 3, 5), on_gpu("B", memory, 16, 3), on_gpu("C", memory, 20, 3)]
+    request = InferRequest("m", inputs=inputs, uses_gpu=True)
+
+    async def check(use, got):
+        await fetched(use, request, model, memory)
+        assert len(memory.copies) == 1
+        slots, request.slots = request.slots, []
+        job = Job("", None, tensor_refs(inputs), 1, None, slots, None, 0)
+        use.refer(job)
+        copy, own = leases.region.number, memory.region.number
+        assert job.tensors == [
+            ("A", "UINT8", [5], address(copy, 0), 5, MEMORY_GPU, 2),
+            ("B", "UINT8", [3], address(own, 16), 3, MEMORY_GPU, 1),
+            ("C", "UINT8", [3], inputs[2].offset, 3, 0, 0),
+        ]
+        assert (leases.contents[:5], bytes(inputs[2].data)) == (memory.contents[3:8], bytes(memory.contents[20:23]))
+        assert set(job.regions) == {leases.region, memory.region}
+        inputs[2].data = b""
+        job.free()
+        use.end()
+        assert memory.counting == 0
+
+    run(check, request, leases)
+    assert model.memory.live == 0
 
 
 def test_more_inputs_than_the_model_has(model):
@@ -325,10 +391,17 @@ def test_fetch_that_fails(model):
 
 @pytest.mark.parametrize(
     ("outputs", "staying"),
-    [(None, None), ({}, None), ({"A": 0, "B": 1}, {"B": 1}), ({"A": 1}, {"A": 1}), ({"other": 1}, None)],
+    [
+        (None, None),
+        ({}, None),
+        ({"A": 0, "B": 1}, {"B": 1}),
+        ({"A": 1}, {"A": 1}),
+        ({"A": 2}, {"A": 2}),
+        ({"other": 1}, None),
+    ],
 )
 def test_outputs_that_stay(model, outputs, staying):
-    """Outputs stay on the GPU where they are made, each one by itself, if their places are there."""
+    """Outputs stay on the GPU where they are made, each one by itself, if they can be copied to their places."""
     memory = Memory(bytes(8))
     request = InferRequest("m", gpu_places={"A": place(memory, 4), "B": place(memory, 4, 4)}, uses_gpu=True)
 
@@ -340,6 +413,30 @@ def test_outputs_that_stay(model, outputs, staying):
         assert use.places_on_gpu(model) == (None if staying is None else places(staying))
 
     run(check, request)
+
+
+@pytest.mark.parametrize("refusal", [None, GpuHandleError("no access", "open")], ids=["access", "no access"])
+def test_output_on_another_gpu(refusal):
+    """It is copied to its place at once, or else through main memory, and its memory goes back when it is there."""
+    memory, leases, released = Memory(bytes(8)), Leases(), []
+    leases.contents[16:20], leases.refusal = b"wxyz", refusal
+    request = InferRequest("m", gpu_places={"A": place(memory, 4, 2)}, uses_gpu=True)
+    output = OutputTensor("A", "UINT8", [4], b"", address(leases.region.number, 16), OnGpu(leases.region, 4))
+
+    async def check(use, got):
+        released_by = {"release": lambda: released.append(1), "regions": [leases.region]}
+        use.respond(InferResponse("m", 1, "", [output], **released_by), True)
+        if refusal is not None:
+            await memory.begun.wait()
+            memory.copies[0].set_result(None)
+        await turns()
+        ((response, final),) = got
+        assert (final, response.outputs[0].place.byte_size) == (True, 4)
+        assert bytes(memory.contents) == b"\0\0wxyz\0\0"
+        response.release()
+        assert (released, memory.counting) == ([1], 0)
+
+    run(check, request, leases)
 
 
 def response_of(region, *outputs, released=None):
@@ -455,7 +552,8 @@ def test_outputs_are_never_there(region, end):
 
     async def check():
         async with asyncio.TaskGroup() as tasks:
-            use = GpuUse(request, lambda outcome, final: got.append((outcome, final)), tasks)
+            peers = GpuPeers(Leases(), tasks)
+            use = GpuUse(request, lambda outcome, final: got.append((outcome, final)), tasks, peers)
             use.respond(response_of(region, ("A", 0, 8), released=released), False)
             use.respond(None, True)
             if end != "cancelled before":

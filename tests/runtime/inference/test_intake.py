@@ -12,6 +12,7 @@ from pyruntime.runtime.config.inputs import STRINGS_AT_ONCE_BYTES_MAX
 from pyruntime.runtime.inference import intake as intake_module
 from pyruntime.runtime.inference.intake import ID_LENGTH_MAX, Activities, Intake
 from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.memory.gpu_peers import GpuPeers
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.errors import Code, InferenceError
@@ -129,7 +130,7 @@ class World:
         self.model.serve([self.instance])
         self.tracer = Tracer()
         self.tasks = None
-        self.intake = Intake(lambda name, version: self.model, self.tracer, lambda: self.tasks)
+        self.intake = Intake(lambda name, version: self.model, self.tracer, lambda: self.tasks, GpuPeers(None, None))
 
     def slot(self):
         return self.memory.allocate(len(TWO), 0, TWO)

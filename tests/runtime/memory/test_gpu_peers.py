@@ -5,7 +5,6 @@
 import asyncio
 import os
 import signal
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,13 +12,13 @@ from pyruntime.runtime.brokers.brokers import Brokers
 from pyruntime.runtime.brokers.leases import GpuLeases
 from pyruntime.runtime.brokers.pool import CHUNK_BYTES
 from pyruntime.runtime.memory import gpu_peers
+from pyruntime.runtime.memory.cuda_regions import open_cuda_region
 from pyruntime.runtime.memory.gpu_peers import GpuPeers, Tensor
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.regions import GpuRegion
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
-from tests.plugins.gpus import TWO_PEERS
+from tests.plugins.gpus import TWO_GPUS, TWO_PEERS
 
 pytestmark = pytest.mark.processes
 CONTENTS = b"0123456789"
@@ -213,18 +212,53 @@ def test_model_is_unloaded_meanwhile(world):
 
 
 def test_memory_of_a_client(world):
-    """A client may free its memory at any time, so that a broker of models does not read it."""
-
-    async def fetch(region, at, size, target, offset):
-        target.view[offset : offset + size] = CONTENTS[at : at + size]
+    """It is copied beside other tensors, until it is not registered any more. Nothing is kept then."""
+    gpu = world.machine.gpu()
+    pointer = gpu.allocate(len(CONTENTS))
+    gpu.write(pointer, CONTENTS)
 
     async def check(tensors):
-        client = GpuRegion(tensors[0].region.gpu, bytes(64), 100, b"", SimpleNamespace(fetch=fetch))
-        moved = await world.move([Tensor(client, 4, 1), tensors[5]])
-        assert moved.where == (MEMORY_CPU, 0)
-        assert await world.read(moved) == b"45"
+        client = await open_cuda_region(world.brokers, "r", gpu.export(pointer), 0, 10, lambda region: None)
+        theirs = Tensor(client.for_stubs(), 4, 1)
+        moved = await world.move([theirs, tensors[5]])
+        assert (moved.where, await world.read(moved)) == ((MEMORY_GPU, 1), b"45")
+        moved.slot.free()
+        client.close()
+        with pytest.raises(InferenceError, match="region 'r' cannot be read: it is not registered any more"):
+            await world.move([theirs, tensors[5]])
+        ((chunk,),) = world.peers._chunks.values()
+        assert chunk.is_empty
+        await client.wait_closed()
 
     world.run(check)
+    gpu.free(pointer)
+
+
+def test_memory_of_a_client_on_another_gpu(world, caplog):
+    """A tensor is copied there, unless the client's GPU has no access to it; the log says so then."""
+    gpu = world.machine.gpu(1)
+    pointer = gpu.allocate(len(CONTENTS))
+
+    async def check(tensors):
+        client = await open_cuda_region(world.brokers, "r", gpu.export(pointer), 1, 10, lambda region: None)
+        assert await world.peers.put(tensors[5], client.for_stubs(), 2)
+        assert contents() == b"\0\0005\0\0\0\0\0\0\0"
+        world.machine.describe(*TWO_GPUS)
+        source = Tensor(await world._written(), 0, 10)
+        assert not await world.peers.put(source, client.for_stubs(), 0)
+        assert not world.peers.reaches(0, 1)
+        said = [each.getMessage() for each in caplog.records if "main memory" in each.getMessage()]
+        assert said == ["Tensors go from GPU 0 to GPU 1 through main memory: the handle is that of another GPU"]
+        client.close()
+        await client.wait_closed()
+
+    def contents():
+        target = bytearray(10)
+        gpu.read(pointer, target)
+        return target
+
+    world.run(check)
+    gpu.free(pointer)
 
 
 def test_broker_of_the_target_is_lost(world, caplog):

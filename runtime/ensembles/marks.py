@@ -19,6 +19,10 @@ SequenceMark = tuple[int | str, int]
 _FLAGS = {"sequence_start": SEQUENCE_START, "sequence_end": SEQUENCE_END}
 _NAMES = {"sequence_id", *_FLAGS}
 
+# Numbers of sequences have 64 bits without a sign, and numbers in parameters have one.
+_UINT64_MAX = 2**64 - 1
+_INT64_MAX = 2**63 - 1
+
 
 def changed_mark(mark: SequenceMark, parameters: Mapping[str, Parameter]) -> SequenceMark:
     """The mark after a response with these parameters, of a step whose request had `mark`.
@@ -36,7 +40,7 @@ def changed_mark(mark: SequenceMark, parameters: Mapping[str, Parameter]) -> Seq
                 "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING",
                 Code.INVALID_ARG,
             )
-        sequence_id = given
+        sequence_id = given & _UINT64_MAX if isinstance(given, int) else given
     for name, flag in _FLAGS.items():
         if name in parameters:
             is_set = parameters[name]
@@ -47,8 +51,13 @@ def changed_mark(mark: SequenceMark, parameters: Mapping[str, Parameter]) -> Seq
 
 
 def mark_parameters(mark: SequenceMark) -> dict[str, Parameter]:
-    """The parameters that each response of an ensemble has. Triton repeats them for each output."""
+    """The parameters that each response of an ensemble has. Triton repeats them for each output.
+
+    As in Triton, an id above the largest signed number of 64 bits is negative.
+    """
     sequence_id, flags = mark
+    if isinstance(sequence_id, int) and sequence_id > _INT64_MAX:
+        sequence_id -= _UINT64_MAX + 1
     return {
         "sequence_id": sequence_id,
         "sequence_start": bool(flags & SEQUENCE_START),

@@ -19,6 +19,8 @@ BOTH = SEQUENCE_START | SEQUENCE_END
         ({"sequence_id": 9}, (9, 0)),
         ({"sequence_id": "nine"}, ("nine", 0)),
         ({"sequence_id": 0}, (0, 0)),
+        ({"sequence_id": -1}, (2**64 - 1, 0)),
+        ({"sequence_id": -(2**63), "sequence_start": True}, (2**63, SEQUENCE_START)),
         ({"sequence_end": True}, (7, SEQUENCE_END)),
         ({"sequence_start": True, "sequence_end": True}, (7, BOTH)),
         ({"sequence_start": False, "sequence_end": False}, (7, 0)),
@@ -52,3 +54,11 @@ def test_parameters(flags):
     parameters = mark_parameters(("id", flags))
     assert parameters.keys() == {"sequence_id", "sequence_start", "sequence_end"}
     assert changed_mark((0, 0), parameters) == ("id", flags)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2**63 - 1, 2**63, 2**64 - 1])
+def test_numbers(number):
+    """As in Triton the number in a response is signed, which is what gRPC can express; it leads back to the same id."""
+    parameters = mark_parameters((number, 0))
+    assert -(2**63) <= parameters["sequence_id"] < 2**63
+    assert changed_mark((0, 0), parameters) == (number, 0)

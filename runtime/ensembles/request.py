@@ -37,7 +37,7 @@ from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.gpus.tensor_places import reads_of
 from pyruntime.runtime.memory.client_outputs import put_in_place
 from pyruntime.runtime.observe.statistics import FailureReason
-from pyruntime.runtime.requests.parameters import parse_parameters
+from pyruntime.runtime.requests.parameters import request_parameters
 from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, Parameter, request_failure
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import OutputPlaceRef
@@ -97,7 +97,7 @@ class EnsembleRequest:
         self._plan = plan = ensemble.graph.plan(options.requested_outputs)
         self._run: Run[Source] = Run(plan)
         self.mark: SequenceMark = options.correlation_id, options.flags
-        self.parameters = parse_parameters(options.parameters) if options.parameters else _NO_PARAMETERS
+        self.parameters = request_parameters(options.parameters) if options.parameters else _NO_PARAMETERS
         self._callees: dict[int, StepModel] = {}
         self._calls: dict[StepCall, None] = {}
         self._waiting: dict[WaitingStart, None] = {}

@@ -1,8 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Parses the parameters that a model gives to a response or a call. (pure)"""
+"""Parses parameters: those that a model gives to a response or a call, and those of a request. (pure)"""
 
 from __future__ import annotations
+
+import math
 
 import orjson
 
@@ -23,3 +25,12 @@ def parse_parameters(text: str) -> dict[str, Parameter]:
     if type(parameters) is not dict or any(type(value) not in _SCALARS for value in parameters.values()):
         raise PeerError("response parameters are not a JSON object of strings, numbers and booleans")
     return parameters
+
+
+def request_parameters(text: str) -> dict[str, Parameter]:
+    """Parameters of a request from the JSON text that the server has made of them.
+
+    NaN for null, with which JSON writes a double that is not finite.
+    """
+    parameters: dict[str, Parameter | None] = orjson.loads(text)
+    return {name: math.nan if value is None else value for name, value in parameters.items()}

@@ -280,6 +280,26 @@ def test_sequence_of_a_step(server):
     assert result.get_response()["parameters"] == expected
 
 
+def test_parameter_that_is_no_number(server):
+    """A double that is not finite reaches the steps as any model has it, over HTTP and gRPC."""
+    one = {"name": "IN", "datatype": "INT64", "shape": [1], "data": [1]}
+    body = json.dumps({"inputs": [one], "parameters": {"a": float("nan")}})
+    response = server.request("POST", "/v2/models/telling/infer", body)
+    told = [bytes(json.loads(response.body)["outputs"][0]["data"])]
+    with closing(server.grpc()) as client:
+        result = client.infer("telling", [tensor(1)], parameters={"a": float("inf")})
+    told.append(bytes(result.as_numpy("OUT").astype(np.uint8)))
+    assert [json.loads(each)[4] for each in told] == [{"a": None}] * 2
+
+
+def test_large_sequence_id_over_grpc(server):
+    """The protocol has signed numbers, so that an id of more than 63 bits is negative there, both ways."""
+    with closing(server.grpc()) as client:
+        result = client.infer("telling", [tensor(1)], sequence_id=-1)
+    assert json.loads(bytes(result.as_numpy("OUT").astype(np.uint8)))[1] == 2**64 - 1
+    assert result.get_response().parameters["sequence_id"].int64_param == -1
+
+
 def test_only_the_steps_of_requested_outputs_run(server):
     """A step whose outputs nobody asks for does not run."""
     assert infer(server, "diamond", 1, outputs=["OUT"]) == [4]

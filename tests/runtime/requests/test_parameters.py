@@ -1,12 +1,14 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of responses and calls, as stubs send them."""
+"""Parameters of responses and calls, as stubs send them, and of requests."""
+
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.requests.parameters import parse_parameters
+from pyruntime.runtime.requests.parameters import parse_parameters, request_parameters
 from pyruntime.utils.errors import PeerError
 
 JUNK = st.recursive(
@@ -32,6 +34,12 @@ class TestParameters:
         """Anything else is the stub's fault."""
         with pytest.raises(PeerError):
             parse_parameters(text)
+
+    def test_of_a_request(self):
+        """What the server itself has encoded has null for a double that is not finite, of any kind."""
+        parameters = request_parameters('{"a": 1, "b": null, "c": true}')
+        assert math.isnan(parameters.pop("b"))
+        assert parameters == {"a": 1, "c": True}
 
     @pytest.mark.parametrize("value", ["null", "[1]", "{}"])
     def test_values_of_another_type(self, value):

@@ -147,6 +147,12 @@ def _check_control_tensors(name: str, batching: Config) -> None:
     for control_input in batching.control_input:
         if not control_input.name:
             raise ConfigError(f"sequence batching control tensor must have a name for {name}")
+        for control in control_input.control:
+            if control.kind not in control.Kind.values():
+                raise ConfigError(
+                    f"sequence batching control tensor '{control_input.name}' has an unknown kind, {control.kind}, "
+                    f"for {name}"
+                )
         if control_input.name in seen or len(control_input.control) > 1:
             kinds = Counter(control.kind for control in control_input.control)
             for kind, count in kinds.items():

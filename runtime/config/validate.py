@@ -205,6 +205,8 @@ def _check_instance_groups(config: Config) -> None:
     instances = 0
     for group in config.instance_group:
         _check_stub_name(group.name)
+        if group.kind not in group.Kind.values():
+            raise ConfigError(f"instance group {group.name} of model {config.name} has an unknown kind, {group.kind}")
         check_rate_limiter(config.name, group.rate_limiter)
         instances += group.count * max(len(group.gpus), 1)
     if instances > INSTANCES_MAX:
@@ -217,8 +219,6 @@ def _check_stub_name(name: str) -> None:
 
 
 def _check_gpus(subject: str, group: Config, gpus: Sequence[int], capability_min: float) -> None:
-    if group.kind not in group.Kind.values():
-        raise ConfigError(f"{subject} has an unknown kind, {group.kind}")
     if group.kind in (group.KIND_CPU, group.KIND_MODEL) and group.gpus:
         raise ConfigError(f"{subject} has kind {group.Kind.Name(group.kind)} but specifies one or more GPUs")
     if group.kind != group.KIND_GPU:

@@ -75,8 +75,8 @@ def _read_state(state: StateSpec, folder: str) -> StateSpec:
     # As in Triton, additional bytes are ignored.
     data = read_file(path, state.size)
     if len(data) < state.size:
-        raise LoadError(
-            f"initial_state setting expects {state.size} bytes, but the data provided from {state.data_file} "
+        raise ConfigError(
+            f"initial_state setting expects {state.size} bytes, but the data provided from {state.data_file}"
             f"only has {len(data)} bytes."
         )
     return replace(state, initial=data)

@@ -94,6 +94,7 @@ def read_draft(
     identity.CopyFrom(config)
     identity.ClearField("input")
     identity.ClearField("output")
+    identity.ClearField("model_warmup")  # checked with the versions
     spec = model_spec(identity)
     processes, versions = instance_processes(spec), selection.versions
     if folder.name == settings.debug_model:

@@ -185,6 +185,7 @@ class TritonPythonModel:
         ),
         (NOTES, warmup(dims="dims: [ 2, 2 ]"), "unexpected shape for input 'IN' for model 'm'"),
         (NOTES, warmup(dims="dims: [ -1 ]"), "warmup setting expects all variable-size dimensions are specified"),
+        (NOTES, warmup().replace("data_type: TYPE_INT64", ""), "warmup setting expects input 'IN' to have a valid"),
     ],
 )
 def test_failures(model, serve, code, more, message):

@@ -62,6 +62,10 @@ def initial(more="zero_data: true", dims="dims: 2", data_type="data_type: TYPE_I
             "control { kind: CONTROL_SEQUENCE_READY int32_false_true: [ 0, 1 ] } }",
             "sequence batching specifies multiple CONTROL_SEQUENCE_READY tensors for m",
         ),
+        (
+            "control_input { name: 'C' control { kind: 9 int32_false_true: [ 0, 1 ] } }",
+            "sequence batching control tensor 'C' has an unknown kind, 9, for m",
+        ),
         (control("START", ""), f"sequence batching must specify either {EITHER} for CONTROL_SEQUENCE_START for m"),
         (
             control("READY", "int32_false_true: [ 0, 1 ] fp32_false_true: [ 0, 1 ]"),

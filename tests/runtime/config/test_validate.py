@@ -257,6 +257,10 @@ def test_instances_before_the_rest():
     text = "input { name: 'x' } dynamic_batching { preferred_batch_size: 4 }"
     config = normalize(parse_model_config(text, "c"), directory_name="m", files=["model.py"], gpus=())
     validate_instances(config)
+    config.instance_group[0].kind = 9
+    with pytest.raises(ConfigError, match=r"^instance group m of model m has an unknown kind, 9$"):
+        validate_instances(config)
+    config.instance_group[0].kind = config.instance_group[0].KIND_CPU
     config.instance_group[0].count = 2**31 - 1
     with pytest.raises(LoadError, match=f"at most {INSTANCES_MAX} are allowed"):
         validate_instances(config)

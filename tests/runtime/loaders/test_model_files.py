@@ -9,7 +9,7 @@ import pytest
 from pyruntime.runtime.config.spec import TensorSpec
 from pyruntime.runtime.loaders import model_files
 from pyruntime.runtime.loaders.model_files import environment_path, read_labels, with_initial_states
-from pyruntime.utils.errors import LoadError
+from pyruntime.utils.errors import Code, LoadError
 
 from ..model_specs import spec_from
 
@@ -134,8 +134,8 @@ def test_too_short(folder):
     (folder / "initial_state" / "f").write_bytes(b"abcd")
     with pytest.raises(LoadError) as caught:
         initial_of(folder)
-    reason = "initial_state setting expects 8 bytes, but the data provided from f only has 4 bytes."
-    assert str(caught.value) == reason
+    reason = "initial_state setting expects 8 bytes, but the data provided from fonly has 4 bytes."
+    assert (str(caught.value), caught.value.code) == (reason, Code.INVALID_ARG)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,11 @@ class TestBackend:
         assert read("2/model.pt", "10/model.onnx", "3/readme") == ("onnxruntime", "model.onnx")
         assert read("1/readme", "2/model.pt", name="other") == ("pytorch", "model.pt")
 
+    def test_warm_up_that_is_not_valid(self, read):
+        """The samples are looked at with the versions, once the model has completed its configuration."""
+        sample = "model_warmup { batch_size: 1 inputs { key: 'IN' value { data_type: 99 dims: 1 zero_data: true } } }"
+        assert read("1/model.py", config=sample) == ("python", "model.py")
+
     def test_of_no_file(self, read):
         """The message has the files of the first version."""
         with pytest.raises(LoadError, match=r"^Invalid model name: .* has model.bin, weights/, and none of "):

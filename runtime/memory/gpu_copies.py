@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from pyruntime.runtime.memory.requests import BareSlot, RequestMemory
+from pyruntime.runtime.memory.requests import BareSlot, RequestMemory, SlotOfSlot
 from pyruntime.runtime.regions import SharedRegion
 from pyruntime.runtime.requests.types import Slot
 from pyruntime.utils.arena import ALIGNMENT
@@ -26,25 +26,15 @@ def offsets(sizes: Iterable[int]) -> list[int]:
     return list(accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes), initial=0))
 
 
-class CopiesSlot:
-    """A slot that keeps its region open until it is freed: see requests.types.Slot. Its model may end before."""
+class CopiesSlot(SlotOfSlot):
+    """A slot that keeps its region open until it is freed. Its model may end before."""
 
-    __slots__ = ("_region", "_slot")
+    __slots__ = ("_region",)
 
     def __init__(self, slot: Slot, region: SharedRegion) -> None:
         """`region` has been counted on."""
         self._slot = slot
         self._region = region
-
-    @property
-    def offset(self) -> int:
-        """See Slot."""
-        return self._slot.offset
-
-    @property
-    def view(self) -> memoryview:
-        """See Slot."""
-        return self._slot.view
 
     def free(self) -> None:
         """See Slot."""

@@ -128,14 +128,12 @@ class CountedSlot(RequestSlot):
         self._on_free()
 
 
-class SharedSlot:
-    """A slot with two users: it is freed when both have freed it."""
+class SlotOfSlot:
+    """The memory of another slot, which a subclass frees: see requests.types.Slot."""
 
-    __slots__ = ("_counting", "_slot")
+    __slots__ = ("_slot",)
 
-    def __init__(self, slot: Slot) -> None:
-        self._slot = slot
-        self._counting = 2
+    _slot: Slot
 
     @property
     def offset(self) -> int:
@@ -146,6 +144,16 @@ class SharedSlot:
     def view(self) -> memoryview:
         """See Slot."""
         return self._slot.view
+
+
+class SharedSlot(SlotOfSlot):
+    """A slot with two users: it is freed when both have freed it."""
+
+    __slots__ = ("_counting",)
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+        self._counting = 2
 
     def free(self) -> None:
         """Release one of the two uses."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.memory.requests import GROWTH_BYTES_MAX, GROWTH_BYTES_MIN, RequestMemory
+from pyruntime.runtime.memory.requests import GROWTH_BYTES_MAX, GROWTH_BYTES_MIN, RequestMemory, SharedSlot
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.arena import ALIGNMENT, BARE_BYTES_MIN, LARGE_BYTES, slot_bytes
 from pyruntime.utils.errors import Code, InferenceError, LocalError, OutOfMemoryError
@@ -329,6 +329,17 @@ class TestReclaim:
         assert memory.region.used_bytes == used
         assert bytes(slot.view) == b"hello"
         slot.free()
+
+
+def test_slot_with_two_users(memory):
+    """Both see the same memory. It is free when both have freed it."""
+    slot = memory.allocate(5, data=b"hello")
+    shared = SharedSlot(slot)
+    assert (shared.offset, bytes(shared.view)) == (slot.offset, b"hello")
+    shared.free()
+    assert memory.live == 1
+    shared.free()
+    assert memory.live == 0
 
 
 def test_closed():

@@ -27,7 +27,7 @@ _PLACE = re.compile(r"^\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 
 
 # The datatypes of inputs if the configuration has none. Every other datatype than that of texts is a number.
-NUMBERS, TEXTS = "TYPE_FP32", "TYPE_STRING"
+NUMBERS, DOUBLES, TEXTS = "TYPE_FP32", "TYPE_FP64", "TYPE_STRING"
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,14 @@ class Predictor:
     def try_out(self, datatype: str) -> Tuple[str, Any]:
         """Predict one row. Returns its datatype and the prediction.
 
-        `datatype` is the configured one, "" if there is none: a model of numbers, or else of texts. Raises what the
-        model raises if it predicts none of the rows: what it knows cannot be seen from outside in general.
+        `datatype` is the configured one, "" if there is none: a model of numbers, or else of texts. Numbers are FP32
+        but for models that take FP64 only, as k-means that was fitted with it. Raises what the model raises if it
+        predicts none of the rows: what it knows cannot be seen from outside in general.
         """
+        wanted = datatype if datatype in ("", DOUBLES, TEXTS) else NUMBERS
         reason: Optional[Exception] = None
         for tried, row in self._rows():
-            if not datatype or (tried == TEXTS) == (datatype == TEXTS):
+            if wanted in ("", tried):
                 try:
                     return tried, self.predict(row)
                 except Exception as exc:
@@ -69,10 +71,15 @@ class Predictor:
                 # A client can only send texts then.
                 yield TEXTS, np.array([list(map(str, known))], object)
             else:
-                yield NUMBERS, np.array([known], np.float32)
+                yield from _numbers(known)
         if self.features is not None:
-            yield NUMBERS, np.zeros((1, self.features), np.float32)
+            yield from _numbers([0] * self.features)
         yield TEXTS, np.full((1, self.features or 1), "0", object)
+
+
+def _numbers(row: Sequence[float]) -> Iterator[Tuple[str, Any]]:
+    yield NUMBERS, np.array([row], np.float32)
+    yield DOUBLES, np.array([row], np.float64)
 
 
 def describe_error(exc: BaseException) -> str:

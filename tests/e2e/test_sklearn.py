@@ -104,6 +104,33 @@ def test_models_of_texts(serve, model):
         assert answer.ravel().tolist() == made[name.partition("_")[0]].predict(rows).tolist()
 
 
+def test_models_of_doubles(serve, model):
+    """A model that predicts no rows of FP32, as one of k-means fitted with doubles, has an input of FP64."""
+    from sklearn.cluster import KMeans
+
+    skops = pytest.importorskip("skops.io", reason="skops is not installed (pip install skops)")
+    means = KMeans(2, n_init=1, random_state=0).fit(ROWS.astype(float))
+    tensors = (
+        'max_batch_size: 8 input { name: "input__0" data_type: TYPE_FP64 dims: [ 2 ] }\n'
+        'output { name: "output__0" data_type: TYPE_INT32 dims: [ 1 ] reshape { shape: [ ] } }\n'
+    )
+    for name, config in (
+        ("open", ""),
+        ("configured", tensors),
+        ("wrong", tensors.replace("[ 1 ] reshape { shape: [ ] }", "[ 2 ]")),
+    ):
+        skops.dump(means, model(name, None, BACKEND + config) / "1" / "model.skops")
+    server = serve(*LENIENT)
+    with closing(server.client()) as client:
+        assert client.get_model_config("open")["input"][0]["data_type"] == "TYPE_FP64"
+        reasons = {row["name"]: row.get("reason", "") for row in client.get_model_repository_index()}
+    assert "the model expects 1 dimensions (shape [-1])" in reasons["wrong"]
+    rows = ROWS[:4].astype(float)
+    for name in ("open", "configured"):
+        answer = server.infer(name, {"input__0": rows}).as_numpy("output__0")
+        assert answer.ravel().tolist() == means.predict(rows).tolist()
+
+
 def untrusted(skops, estimator):
     return skops.get_untrusted_types(data=skops.dumps(estimator))
 

@@ -60,9 +60,9 @@ def _c_strides(shape: Tuple[int, ...], itemsize: int) -> Tuple[int, ...]:
 
 def _gpu_of(pointer: int) -> int:
     """The number of the GPU that memory of a framework lies on; 0 for no elements, which lie nowhere."""
-    from pyruntime.stub.gpus import gpu_of
+    from pyruntime.utils.gpu.inventory import device_of
 
     try:
-        return gpu_of(0).device_of(pointer) if pointer else 0
+        return device_of(pointer) if pointer else 0
     except GpuError as exc:
         raise TritonModelException(f"An array lies in memory that is on no GPU: {exc.explanation}") from exc

@@ -44,14 +44,7 @@ class CudaGpu:
 
     def __init__(self, ordinal: int = 0) -> None:
         """Raises GpuMissingError without the package, the driver or the GPU, and GpuMemoryError without a context."""
-        try:
-            self._cuda: Any = importlib.import_module(_PACKAGE)
-        except ImportError as exc:
-            raise GpuMissingError("the package is missing", "import", "install pyruntime[cuda] to use GPUs") from exc
-        try:
-            self._call("cuInit", 0)
-        except RuntimeError as exc:  # the package finds no driver
-            raise GpuMissingError("CUDA_ERROR_NOT_INITIALIZED", "cuInit", str(exc)) from exc
+        self._cuda = _driver()
         self._ordinal = ordinal
         self._device = self._call("cuDeviceGet", ordinal)
         self._context = self._call("cuDevicePrimaryCtxRetain", self._device)
@@ -126,11 +119,6 @@ class CudaGpu:
         # The driver divides its allocations, and a handle may lead into one.
         return int(start) + int(size) - pointer
 
-    def device_of(self, pointer: int) -> int:
-        with self._current():
-            attribute = self._cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-            return int(self._call("cuPointerGetAttribute", attribute, pointer))
-
     def native(self) -> NativeFunctions:
         return of_driver(int(self._context))
 
@@ -195,12 +183,7 @@ class CudaGpu:
             self._call("cuCtxPopCurrent")
 
     def _call(self, function: str, *arguments: Any) -> Any:
-        """The result of a function of the driver; a tuple if it has several. Raises GpuError."""
-        status, *values = getattr(self._cuda, function)(*arguments)
-        if status.name != "CUDA_SUCCESS":
-            _, explanation = self._cuda.cuGetErrorString(status)
-            raise gpu_error(status.name, function, explanation.decode() if explanation else "")
-        return values[0] if len(values) == 1 else tuple(values)
+        return _call(self._cuda, function, *arguments)
 
     def _handle(self, kind: str, handle: bytes) -> Any:
         if len(handle) != HANDLE_BYTES:
@@ -208,6 +191,35 @@ class CudaGpu:
         made = getattr(self._cuda, kind)()
         ctypes.memmove(made.getPtr(), handle, HANDLE_BYTES)
         return made
+
+
+def device_of(pointer: int) -> int:
+    """See inventory.py. All memory of a process has addresses of its own, so that no context of a GPU is needed."""
+    driver = _driver()
+    attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    return int(_call(driver, "cuPointerGetAttribute", attribute, pointer))
+
+
+def _driver() -> Any:
+    """The package, with a driver that can be called. Raises GpuMissingError without one of them."""
+    try:
+        driver = importlib.import_module(_PACKAGE)
+    except ImportError as exc:
+        raise GpuMissingError("the package is missing", "import", "install pyruntime[cuda] to use GPUs") from exc
+    try:
+        _call(driver, "cuInit", 0)
+    except RuntimeError as exc:  # the package finds no driver
+        raise GpuMissingError("CUDA_ERROR_NOT_INITIALIZED", "cuInit", str(exc)) from exc
+    return driver
+
+
+def _call(driver: Any, function: str, *arguments: Any) -> Any:
+    """The result of a function of the driver; a tuple if it has several. Raises GpuError."""
+    status, *values = getattr(driver, function)(*arguments)
+    if status.name != "CUDA_SUCCESS":
+        _, explanation = driver.cuGetErrorString(status)
+        raise gpu_error(status.name, function, explanation.decode() if explanation else "")
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 def _bytes_of(handle: Any) -> bytes:

@@ -133,9 +133,6 @@ class Gpu(Protocol):
     def size(self, pointer: int) -> int:
         """The size of the memory that `allocate` or `open` returned."""
 
-    def device_of(self, pointer: int) -> int:
-        """The number of the GPU that memory of this process lies on, also a framework's. Raises GpuHandleError."""
-
     def native(self) -> NativeFunctions:
         """`allocate`, `free` and `settle` for native code."""
 

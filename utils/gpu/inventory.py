@@ -31,6 +31,17 @@ def find_gpus() -> List[GpuProperties]:
     return visible(gpus, os.environ.get(VISIBLE))
 
 
+def device_of(pointer: int) -> int:
+    """The number of the GPU that memory of this process lies on, also a framework's. Uses none. Raises GpuError."""
+    if os.environ.get(STAND_IN):
+        from pyruntime.utils.gpu import stand_in
+
+        return stand_in.device_of(pointer)
+    from pyruntime.utils.gpu import cuda
+
+    return cuda.device_of(pointer)
+
+
 def open_gpu(ordinal: int = 0) -> Gpu:
     """The GPU with this number among those of `find_gpus`, with a context in this process. Raises GpuError."""
     path = os.environ.get(STAND_IN)

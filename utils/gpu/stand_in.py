@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import weakref
 from typing import Any, Callable, Dict, List, Tuple
 
 from pyruntime.utils.gpu.driver import GpuLostError, GpuProperties, gpu_error
@@ -41,6 +42,11 @@ from pyruntime.utils.gpu.visible import VISIBLE, visible
 _STREAM = 16
 # No mapping of a process lies there.
 _FIRST_POINTER = 1 << 52
+# The addresses of one GPU. No GPU has those of another one.
+_ADDRESSES = 1 << 44
+
+# Those that this process uses.
+_gpus: weakref.WeakSet[StandInGpu] = weakref.WeakSet()
 
 
 def _device(uuid: str) -> bytes:
@@ -57,7 +63,7 @@ class StandInGpu:
         self._ordinal = ordinal
         self._memory: Dict[int, Shared] = {}
         self._events: Dict[int, Shared] = {}
-        self._next = _FIRST_POINTER
+        self._next = _FIRST_POINTER + ordinal * _ADDRESSES
         self._copies = 0
         self._seen: Dict[int, int] = {}
         # The same at the last `settle`, and for each stream of a framework at its last `order`.
@@ -70,6 +76,7 @@ class StandInGpu:
             raise gpu_error("CUDA_ERROR_INVALID_DEVICE", "cuDeviceGet", "invalid device ordinal")
         self._uuid = gpus[ordinal].uuid
         self._device = _device(self._uuid)
+        _gpus.add(self)
 
     # Properties.
 
@@ -121,6 +128,10 @@ class StandInGpu:
             with memoryview(memory.map) as source:
                 filled[:] = source[at : at + len(filled)]
 
+    def has(self, pointer: int) -> bool:
+        """Whether memory of this GPU lies there."""
+        return any(first <= pointer < first + memory.size for first, memory in self._memory.items())
+
     # Memory.
 
     def allocate(self, size: int) -> int:
@@ -171,11 +182,6 @@ class StandInGpu:
     def size(self, pointer: int) -> int:
         self._begin("size")
         return self._find(self._memory, pointer, "size").size
-
-    def device_of(self, pointer: int) -> int:
-        self._begin("device_of")
-        self._range(pointer, 0, "device_of")
-        return self._ordinal
 
     def native(self) -> NativeFunctions:
         return in_python(self)
@@ -333,3 +339,11 @@ class StandInGpu:
             raise gpu_error("CUDA_ERROR_NOT_READY", call, "the event was never recorded")
         self._seen[writer] = max(copy, self._seen.get(writer, 0))
         return writer, copy
+
+
+def device_of(pointer: int) -> int:
+    """See inventory.py."""
+    for gpu in _gpus:
+        if gpu.has(pointer):
+            return gpu._ordinal
+    raise gpu_error("CUDA_ERROR_INVALID_VALUE", "device_of", f"{pointer:#x} is not of this process")

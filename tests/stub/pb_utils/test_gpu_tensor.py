@@ -282,6 +282,16 @@ def test_cuda_array_that_is_refused(fields, message):
         Tensor.from_dlpack("A", array)
 
 
+def test_cuda_array_on_another_gpu(writer):
+    """Its own GPU is used, and no other one: a context takes some hundred megabytes of each."""
+    contents = np.arange(6, dtype=np.float32)
+    array = CudaArray(GpuArray(contents, gpu=1))
+    tensor = Tensor.from_dlpack("OUT", array)
+    assert tensor.__dlpack_device__() == (2, 1)
+    assert written(writer, tensor) == contents.tobytes()
+    assert list(gpus.opened) == [1]
+
+
 def test_cuda_array_without_elements():
     """It lies nowhere, and its strides say nothing."""
     array = CudaArray(GpuArray(np.zeros((0, 3), np.float32)), data=(0, False), strides=(1, 1))

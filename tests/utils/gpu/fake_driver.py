@@ -196,4 +196,5 @@ BEFORE = {
     "cuDeviceGetAttribute",
     "cuDevicePrimaryCtxRetain",
     "cuCtxPushCurrent",
+    "cuPointerGetAttribute",
 }

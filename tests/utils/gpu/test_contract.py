@@ -5,6 +5,7 @@
 import pytest
 
 from pyruntime.utils.gpu.driver import GpuError, GpuHandleError, GpuMemoryError
+from pyruntime.utils.gpu.inventory import device_of
 from tests.plugins.gpus import gpu_of_this_machine
 from tests.utils.gpu.peers import Refused
 
@@ -59,7 +60,7 @@ def test_streams(gpu):
 def test_gpu_of_a_pointer(gpu):
     """Memory lies on the GPU that it was allocated on."""
     pointer = gpu.allocate(16)
-    assert gpu.device_of(pointer + 8) == 0
+    assert device_of(pointer + 8) == 0
     gpu.free(pointer)
 
 

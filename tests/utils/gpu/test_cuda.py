@@ -12,7 +12,7 @@ import pytest
 
 from pyruntime.utils.gpu.cuda import CudaGpu
 from pyruntime.utils.gpu.driver import GpuHandleError, GpuLostError, GpuMemoryError, GpuMissingError, GpuProperties
-from pyruntime.utils.gpu.inventory import STAND_IN, open_gpu
+from pyruntime.utils.gpu.inventory import STAND_IN, device_of, open_gpu
 from tests.utils.gpu.fake_driver import CUdevice_attribute, CUpointer_attribute, CUresult, FakeDriver
 
 PACKAGE = "cuda.bindings.driver"
@@ -103,9 +103,11 @@ def test_streams_of_others(driver, monkeypatch):
 
 
 def test_gpu_of_a_pointer(driver):
-    """The driver knows where memory of a framework lies."""
-    gpu = CudaGpu()
-    assert gpu.device_of(gpu.allocate(1)) == 3
+    """The driver knows where memory of a framework lies. No context is made for the question."""
+    pointer = CudaGpu().allocate(1)
+    driver.log.clear()
+    assert device_of(pointer) == 3
+    assert driver.log == ["cuInit", "cuPointerGetAttribute"]
 
 
 def test_properties(driver):

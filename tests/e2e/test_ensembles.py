@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from queue import SimpleQueue
 
@@ -94,6 +95,19 @@ class TritonPythonModel:
     def execute(self, requests):
         error = pb_utils.TritonError("bad value", pb_utils.TritonError.UNSUPPORTED)
         return [pb_utils.InferenceResponse([], error) for _ in requests]
+"""
+# Makes a mark, and waits for the gate.
+HELD = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.folder = args["model_repository"]
+
+    def execute(self, requests):
+        open(self.folder + "/begun", "w").close()
+        while not os.path.exists(self.folder + "/gate"):
+            time.sleep(0.001)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
+                for request in requests]
 """
 # As many responses as the value of IN, counted from 0.
 COUNT = """
@@ -413,8 +427,9 @@ def test_over_grpc(server):
 
 
 def tensor(*values):
-    made = tritonclient.grpc.InferInput("IN", [len(values)], "INT64")
-    made.set_data_from_numpy(np.array(values))
+    array = np.array(values)
+    made = tritonclient.grpc.InferInput("IN", list(array.shape), "INT64")
+    made.set_data_from_numpy(array)
     return made
 
 
@@ -492,6 +507,35 @@ def test_versions_of_a_step(model, deploy):
     assert server.infer("both", numbers(1)).as_numpy("OUT").tolist() == [1 + 1000 + 10 + 1000]
     found = json.loads(server.request("GET", "/v2/models/add/stats").body)["model_stats"]
     assert {each["version"]: each["inference_count"] for each in found} == {"1": 1, "2": 0, "3": 2}
+
+
+def test_timeout_in_the_queue_of_a_step(model, deploy, wait_until):
+    """A request whose time is over in the queue of a step ends with Triton's words there; others wait on."""
+    policy = "default_timeout_microseconds: 600000000 allow_timeout_override: true"
+    batching = f"max_batch_size: 1 dynamic_batching {{ default_queue_policy {{ {policy} }} }}"
+    model("one", ADD, more="max_batch_size: 1")
+    folder = model("held", HELD, more=batching)
+    model("pair", None, chain("one", "held", more="max_batch_size: 1"))
+    model("wrapped", None, chain("pair", more="max_batch_size: 1"))
+    server = deploy()
+    message = "in ensemble 'pair', Request timeout expired (step 1, model 'held')"
+    row = np.array([[5]])
+    with ThreadPoolExecutor(2) as clients:
+        answers = [clients.submit(server.infer, "held", {"IN": row})]
+        wait_until((folder / "begun").exists)
+        answers.append(clients.submit(server.infer, "pair", {"IN": row}, timeout=600_000_000))
+        assert server.refusal("pair", {"IN": row}, timeout=1000) == (503, message)
+        assert server.refusal("wrapped", {"IN": row}, timeout=1000) == (503, f"in ensemble 'wrapped', {message}")
+        with closing(server.grpc()) as client, pytest.raises(InferenceServerException) as caught:
+            client.infer("pair", [tensor([5])], timeout=1000)
+        assert (caught.value.status(), caught.value.message()) == ("StatusCode.UNAVAILABLE", message)
+        (folder / "gate").touch()
+        assert [each.result().as_numpy("OUT").tolist() for each in answers] == [[[5]], [[6]]]
+    counts = {}
+    for name in ("one", "held", "pair", "wrapped"):
+        (found,) = json.loads(server.request("GET", f"/v2/models/{name}/stats").body)["model_stats"]
+        counts[name] = [found["inference_stats"][kind]["count"] for kind in ("success", "fail")]
+    assert counts == {"one": [4, 0], "held": [2, 3], "pair": [1, 3], "wrapped": [0, 1]}
 
 
 def test_counts(model, serve):

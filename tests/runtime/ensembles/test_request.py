@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests to ensembles, with models that answer when and how the test wants."""
 
+import asyncio
 import gc
 from dataclasses import replace
 from operator import eq
@@ -17,15 +18,19 @@ from pyruntime.runtime.ensembles.executor import EnsembleRequests
 from pyruntime.runtime.ensembles.step_times import STEP_TIMES, decode_step_times
 from pyruntime.runtime.execution.deadlock import FREE
 from pyruntime.runtime.execution.job import Job
-from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OnGpu, OutputTensor
+from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU, RequestOptions
 
+from ..model_specs import spec_from
 from .graphs import Ensemble as Graphs
 from .graphs import Node, ensembles
 
+# A test that waits for this long waits for ever: it fails rather than hangs.
+PATIENCE_S = 60
 GONE = InferenceError("gone", Code.UNAVAILABLE)
 
 
@@ -278,6 +283,36 @@ def test_first_failure_counts():
         True,
     )
     world.check_over()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_timeout_in_the_queue_of_a_step(index):
+    """A request may shorten the time that its steps wait; the one that waits too long ends it, and is named."""
+
+    async def run():
+        world = chain()
+        statistics = ModelStatistics()
+        policy = "default_timeout_microseconds: 600000000 allow_timeout_override: true"
+        batching = f"max_batch_size: 1 dynamic_batching {{ default_queue_policy {{ {policy} }} }}"
+        scheduler = Scheduler(spec_from(batching, f"m{index}"), lambda: None, statistics)
+        busy = SimpleNamespace(capacity=0, is_idle=False)
+        busy.inflight = busy
+        scheduler.serve([busy])
+        world.models[f"m{index}"].start = scheduler.submit
+        world.request(options=RequestOptions(requested_outputs=["out"], timeout_us=1000))
+        for _ in range(index):
+            world.answer(0)
+        await scheduler.wait_empty(PATIENCE_S)
+        ((failure, final),) = answers_of(world)
+        assert (failure.message, failure.code, final) == (
+            f"in ensemble 'e', Request timeout expired (step {index}, model 'm{index}')",
+            Code.UNAVAILABLE,
+            True,
+        )
+        assert statistics.failures[FailureReason.REJECTED] == 1
+        world.check_over()
+
+    asyncio.run(run())
 
 
 def test_priority():

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`preserve_ordering` of decoupled models: responses of real processes, in the order of their requests."""
 
+import json
 import queue
-from contextlib import closing
+import socket
+from contextlib import ExitStack, closing, contextmanager
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import tritonclient.grpc
 
 from pyruntime.utils.flow_control import RESPONSES_AHEAD_MAX
 
+from .harness.raw import reset
 from .harness.waiting import LIMIT_S
 
 CONFIG = """
@@ -69,6 +72,50 @@ class TritonPythonModel:
         OPEN
 """
 OPEN = "if number: open(gate, 'w').close()"
+
+# Sends three responses: large ones to the request with the number 1. That with the number 0 waits for a gate first.
+LARGE = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.folder = args["model_repository"]
+
+    def execute(self, requests):
+        (request,) = requests
+        sender = request.get_response_sender()
+        number = int(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().flat[0])
+        if not number:
+            open(self.folder + "/begun", "w").close()
+        while not number and not os.path.exists(self.folder + "/gate"):
+            time.sleep(0.001)
+        for each in range(3):
+            array = np.full((1, (32 << 20) // 4 if number == 1 else 1), 10 * number + each, np.int32)
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        with open(self.folder + "/sent", "a") as file:
+            file.write(str(number))
+"""
+LARGE_BYTES = 3 * (32 << 20)
+# Sends to two requests in turn, and waits for a gate half way.
+HALVES = """
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.folder = args["model_repository"]
+
+    def execute(self, requests):
+        senders = [request.get_response_sender() for request in requests]
+        count = int(pb_utils.get_input_tensor_by_name(requests[0], "IN").as_numpy().flat[0])
+        for number in range(count):
+            if number == count // 2:
+                open(self.folder + "/begun", "w").close()
+                while not os.path.exists(self.folder + "/gate") or not senders[1].is_cancelled():
+                    time.sleep(0.001)
+            for sender in senders:
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([[number]], np.int32))]))
+        for sender in senders:
+            sender.send(flags=FINAL)
+"""
 
 
 class Stream:
@@ -154,3 +201,60 @@ def test_instances_of_sequences(model, deploy):
         (folder / "gate").touch()
         assert stream.read(1) == answers("a", [0, 1, 2])
         client.stop_stream()
+
+
+@contextmanager
+def streaming(server, number):
+    """A connection over which a stream was asked for by HTTP, and a file of what comes."""
+    body = json.dumps({"IN": [number]}).encode()
+    with server.connect() as sock, sock.makefile("rb") as file:
+        sock.sendall(b"POST /v2/models/m/generate_stream HTTP/1.0\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        yield sock, file
+
+
+def outputs(file):
+    """The outputs of a whole stream."""
+    return [json.loads(line[6:])["OUT"] for line in file if line.startswith(b"data: ")]
+
+
+@pytest.mark.parametrize("leave", [reset, socket.socket.close], ids=["reset", "close"])
+def test_clients_leave_while_responses_are_held(model, deploy, wait_until, leave):
+    """The memory of held responses is free when their clients leave, and the requests beside them go on."""
+    config = CONFIG.replace('"OUT" data_type: TYPE_INT32 dims: [ 1 ]', '"OUT" data_type: TYPE_INT32 dims: [ -1 ]')
+    folder = model("m", LARGE, config, "instance_group { count: 2 } dynamic_batching { preserve_ordering: true }")
+    server = deploy()
+    idle, used = server.shared_bytes(), []
+    with ExitStack() as stack:
+        _, first = stack.enter_context(streaming(server, 0))
+        wait_until((folder / "begun").exists)
+        for count in range(1, 7):
+            with streaming(server, 1) as (sock, _):
+                wait_until(
+                    lambda count=count: (folder / "sent").exists() and len((folder / "sent").read_text()) == count
+                )
+                used.append(server.shared_bytes())
+                leave(sock)
+        _, last = stack.enter_context(streaming(server, 2))
+        wait_until(lambda: (folder / "sent").read_text() == "1111112")
+        (folder / "gate").touch()
+        assert outputs(first) == [0, 1, 2]
+        assert outputs(last) == [20, 21, 22]
+    assert used[0] >= idle + LARGE_BYTES
+    # The instance may begin to send before it has heard that what it has sent before is free.
+    assert max(used) <= idle + 2.5 * LARGE_BYTES
+
+
+def test_client_leaves_a_batch(model, deploy, wait_until):
+    """A thread goes on to send to the first request of its batch when the client of the second one has left."""
+    folder = model("m", HALVES, CONFIG, batching("dynamic"))
+    server = deploy()
+    count = 2 * RESPONSES_AHEAD_MAX
+    with streaming(server, count) as (_, first):
+        server.settle()
+        with streaming(server, count) as (sock, _):
+            wait_until((folder / "begun").exists)
+            reset(sock)
+        (folder / "gate").touch()
+        assert outputs(first) == list(range(count))
+    with streaming(server, 0) as (_, first), streaming(server, 0) as (_, second):
+        assert (outputs(first), outputs(second)) == ([], [])

@@ -12,9 +12,10 @@ from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.frontends.common.classification import classified
 from pyruntime.runtime.frontends.common.compression import compress
 from pyruntime.runtime.frontends.grpc.call import Place, Raws
+from pyruntime.runtime.frontends.grpc.call_request import CallRequest, Outcome
 from pyruntime.runtime.frontends.grpc.head import Encoding, response_encoding
 from pyruntime.runtime.frontends.grpc.infer_response import Parts, encode_infer
-from pyruntime.runtime.frontends.grpc.inferring_call import CallRequest, InferringCall, Outcome
+from pyruntime.runtime.frontends.grpc.inferring_call import InferringCall
 from pyruntime.runtime.frontends.grpc.repeated_requests import RepeatedResponse, is_repeatable
 from pyruntime.runtime.frontends.grpc.status import HEAD, OK_TRAILERS, STATUS_OF, Status, encoded_head
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES

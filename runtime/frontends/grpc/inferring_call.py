@@ -10,119 +10,33 @@ see unpacking.py.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable
 from functools import partial
 
 from pyruntime.runtime.caching.answers import PreparedAnswers
 from pyruntime.runtime.config.inputs import check_names
-from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.frontends.common.restrictions import opens_call
 from pyruntime.runtime.frontends.grpc.call import BYTES_PER_S_MIN, MESSAGE_S_MAX, UNKNOWN_ENCODING, Call, Place, Raws
-from pyruntime.runtime.frontends.grpc.head import CallHead
-from pyruntime.runtime.frontends.grpc.infer_request import (
-    PLAIN,
-    InferOptions,
-    Target,
-    Typed,
-    TypedContents,
-    decode_infer,
-    describe_typed,
-    read_target,
-)
+from pyruntime.runtime.frontends.grpc.call_request import CallRequest, Outcome
+from pyruntime.runtime.frontends.grpc.infer_request import Target, describe_typed, read_target
+from pyruntime.runtime.frontends.grpc.long_request import UNREADABLE, LongCallRequest, pack_typed
 from pyruntime.runtime.frontends.grpc.status import OK_TRAILERS, Status, ok_trailers
 from pyruntime.runtime.frontends.grpc.unpacking import Count, LongRequest, Unpacking
-from pyruntime.runtime.inference.intake import Activities, Reservation
+from pyruntime.runtime.inference.intake import Reservation
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.pending_bytes import PendingBytesError
 from pyruntime.runtime.memory.clients import ClientMemory
-from pyruntime.runtime.memory.requests import GrowingSlot, RequestSlot
-from pyruntime.runtime.native._http2 import pack, scatter, split
-from pyruntime.runtime.requests.types import InferRequest, InferResponse
-from pyruntime.runtime.tracing.trace import Trace
+from pyruntime.runtime.memory.requests import GrowingSlot
+from pyruntime.runtime.native._http2 import scatter, split
+from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.errors import Code, InferenceError
 
-_UNREADABLE = "the message is no ModelInferRequest: it cannot be parsed"
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
-
-_NO_CONTENTS: Mapping[int, TypedContents] = {}
 
 
 def nothing_to_resume() -> None:
     """Ends what holds nothing back."""
-
-
-Places = Sequence[tuple[int, int]]
-Outcome = InferResponse | InferenceError | None
-
-
-class CallRequest:
-    """One request of a call: see IncomingRequest.
-
-    `lengths` are those of the raw contents that were copied to the slot; `places` are those of contents that arrived
-    there. `typed` are the typed contents, packed into the slot.
-
-    A stream answers requests to models that are not decoupled `in_order`, and keeps an early `outcome` until its turn.
-    """
-
-    # Defaults are class attributes: every attribute set in __init__ costs time.
-    activities = Activities("GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "GRPC_SEND_START", "GRPC_SEND_END", True)
-    received_ns = 0
-    trace: Trace | None = None
-    id = ""
-    target: Target | None = None
-    model: ModelVersion | None = None
-    slot: RequestSlot | None = None
-    job: Job | None = None
-    options: InferOptions = PLAIN
-    lengths: tuple[int, ...] = ()
-    places: Places = ()
-    typed: Mapping[int, TypedContents] = _NO_CONTENTS
-    in_order = False
-    outcome: Outcome = None
-
-    def __init__(self, call: InferringCall, head: CallHead) -> None:
-        self._call = call
-        self.head = head
-        self.is_ordered = call.is_stream
-
-    @property
-    def abandoned(self) -> bool:
-        """See IncomingRequest."""
-        return self._call.is_over
-
-    @property
-    def model_name(self) -> tuple[str, str]:
-        """The name and the version of the model, or those in the request before the model is found."""
-        if self.model is not None:
-            return self.model.spec.name, str(self.model.version)
-        return (self.target.model, self.target.message.model_version) if self.target is not None else ("", "")
-
-    def hold_back(self) -> Callable[[], None]:
-        """See IncomingRequest."""
-        return self._call.hold_back()
-
-    def decode(self, model: ModelVersion) -> tuple[InferRequest, InferOptions]:
-        """See IncomingRequest."""
-        slot, target = self.slot, self.target
-        assert target is not None  # it named the model
-        view, base = (slot.view, slot.offset) if slot is not None else (memoryview(b""), 0)
-        places = self.places or _places(self.lengths)
-        return decode_infer(target, self.id, places, self.typed, view, base, self._call.client_memory)
-
-    def respond(self, outcome: Outcome, final: bool) -> None:
-        """See execution.job.Respond."""
-        self._call.respond(self, outcome, final)
-
-    def reject(self, failure: InferenceError) -> None:
-        """See IncomingRequest."""
-        self._call.reject(self, failure)
-
-    def free(self) -> None:
-        """Free the memory of a request that no job owns."""
-        slot, self.slot = self.slot, None
-        if slot is not None:
-            slot.free()
 
 
 class InferringCall(Call):
@@ -230,7 +144,7 @@ class InferringCall(Call):
 
     def long_request(self, message: bytes | bytearray) -> LongRequest:
         """See UnpackingCall."""
-        return _LongRequest(self, CallRequest(self, self._head), message)
+        return LongCallRequest(self, CallRequest(self, self._head), message)
 
     def receive(self, message: bytes, count: Count | None = None) -> None:
         """Submit the request of a complete message that is not long. `count`: see LongRequest.submit."""
@@ -241,7 +155,7 @@ class InferringCall(Call):
             self.reject(request, InferenceError(str(exc), Code.INVALID_ARG))
             return
         if parts is None:
-            self.fail(Status.INTERNAL, _UNREADABLE)
+            self.fail(Status.INTERNAL, UNREADABLE)
             return
         key, id, raws, size, typed = parts
         try:
@@ -273,7 +187,7 @@ class InferringCall(Call):
         except InferenceError as exc:
             self.reject(request, exc)
         except UnicodeDecodeError:
-            self.fail(Status.INTERNAL, _UNREADABLE)
+            self.fail(Status.INTERNAL, UNREADABLE)
 
     def _is_answered(self, answers: PreparedAnswers, key: Hashable, id: str, size: int) -> bool:
         """Answer a request with what was prepared for it. Returns False if that is nothing, as in a stream.
@@ -297,7 +211,7 @@ class InferringCall(Call):
             return
         if parts is None:
             request.free()
-            self.fail(Status.INTERNAL, _UNREADABLE)
+            self.fail(Status.INTERNAL, UNREADABLE)
             return
         key, id, _, _, typed = parts
         request.typed = describe_typed(typed, [True] * len(typed))  # they are refused, as there are raw contents
@@ -315,7 +229,7 @@ class InferringCall(Call):
             self.reject(request, exc)
         except UnicodeDecodeError:
             request.free()
-            self.fail(Status.INTERNAL, _UNREADABLE)
+            self.fail(Status.INTERNAL, UNREADABLE)
 
     def find_model(self, target: Target, id: str) -> ModelVersion:
         """The model that serves a request now. Raises InferenceError, also if it has fewer inputs than the request.
@@ -382,99 +296,3 @@ class InferringCall(Call):
     @abstractmethod
     def reject(self, request: CallRequest, failure: InferenceError) -> None:
         """Handle the refusal of a request."""
-
-
-def _places(lengths: tuple[int, ...]) -> Places:
-    """Where `scatter` puts raw contents of these lengths."""
-    places = []
-    at = 0
-    for length in lengths:
-        places.append((at, length))
-        at += -(-length // ALIGNMENT) * ALIGNMENT
-    return places
-
-
-class _LongRequest:
-    """The request of a long message, in the steps of LongRequest."""
-
-    size = 0
-    _reservation: Reservation | None = None
-
-    def __init__(self, call: InferringCall, request: CallRequest, message: bytes | bytearray) -> None:
-        self._call = call
-        self._request = request
-        self._message = message
-        self._raws: Raws = ()
-        self._typed: Typed = ()
-        self._readable = False
-
-    def read(self) -> None:
-        """See LongRequest."""
-        request = self._request
-        try:
-            parts = split(self._message, ALIGNMENT)
-        except ValueError as exc:
-            self._readable = True
-            raise InferenceError(str(exc), Code.INVALID_ARG) from None
-        if parts is None:
-            raise InferenceError(_UNREADABLE)
-        key, id, self._raws, self.size, self._typed = parts
-        try:
-            request.id = id.decode()
-        except UnicodeDecodeError:
-            raise InferenceError(_UNREADABLE) from None
-        self._readable = True
-        request.target = read_target(key)
-
-    def allocate(self) -> None:
-        """See LongRequest."""
-        assert self._request.target is not None  # it was read
-        model = self._call.find_model(self._request.target, self._request.id)
-        self._reservation = self._call.reserve(model, self.size)
-
-    def fill(self) -> None:
-        """See LongRequest."""
-        request, reservation = self._request, self._reservation
-        assert reservation is not None  # it was allocated
-        reservation.slot.commit()
-        if self._typed:
-            request.typed = pack_typed(self._message, self._raws, self._typed, reservation.slot)
-        else:
-            scatter(self._message, self._raws, reservation.slot.view, ALIGNMENT)
-        request.lengths = tuple([length for _, length in self._raws])
-
-    def submit(self, count: Count) -> None:
-        """See LongRequest."""
-        model = self._end_reservation()
-        assert model is not None  # it was allocated
-        assert self._request.slot is not None  # the reservation's
-        self._request.slot = count(self._request.slot)
-        self._call.submit_unpacked(self._request, model)
-
-    def refuse(self, failure: InferenceError) -> None:
-        """See LongRequest."""
-        self._end_reservation()
-        if self._call.is_over:
-            self._request.free()
-        elif not self._readable:
-            self._call.fail(Status.INTERNAL, _UNREADABLE)
-        elif isinstance(failure, PendingBytesError):
-            self._call.refuse_message(failure)
-        else:
-            self._call.reject(self._request, failure)
-
-    def _end_reservation(self) -> ModelVersion | None:
-        reservation, self._reservation = self._reservation, None
-        if reservation is None:
-            return None
-        self._request.slot = reservation.end()
-        return reservation.model
-
-
-def pack_typed(
-    message: bytes | bytearray, raws: Raws, typed: Typed, slot: RequestSlot | None
-) -> Mapping[int, TypedContents]:
-    """Write typed contents to the slot. Beside raw contents they are refused later, and nothing is written."""
-    if raws:
-        return describe_typed(typed, [True] * len(typed))
-    return describe_typed(typed, pack(message, typed, bytearray() if slot is None else slot.view, ALIGNMENT))

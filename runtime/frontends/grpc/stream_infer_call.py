@@ -16,6 +16,7 @@ from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.classification import classified
 from pyruntime.runtime.frontends.common.compression import compress
 from pyruntime.runtime.frontends.grpc.call import Connection, Raws
+from pyruntime.runtime.frontends.grpc.call_request import CallRequest, Outcome
 from pyruntime.runtime.frontends.grpc.head import CallHead, response_encoding
 from pyruntime.runtime.frontends.grpc.infer_response import (
     Parts,
@@ -25,7 +26,7 @@ from pyruntime.runtime.frontends.grpc.infer_response import (
     encode_infer,
     final_parameter,
 )
-from pyruntime.runtime.frontends.grpc.inferring_call import CallRequest, InferringCall, Outcome
+from pyruntime.runtime.frontends.grpc.inferring_call import InferringCall
 from pyruntime.runtime.frontends.grpc.status import STATUS_OF, Status, encoded_head
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
 from pyruntime.runtime.inference.model_version import ModelVersion

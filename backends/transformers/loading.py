@@ -16,6 +16,8 @@ from pyruntime.backends.transformers.options import FILENAME, Options
 from pyruntime.utils.errors import LoadError
 
 ALLOW_PICKLE = "ALLOW_PICKLE"
+# Every tokenizer may be in this file, besides those of its class.
+_TOKENIZER = "tokenizer.json"
 
 
 class Loader:
@@ -38,9 +40,12 @@ class Loader:
             return self.transformers.AutoConfig.from_pretrained(self._options.model, **self._source())
 
     def tokenizer(self) -> Any:
-        """The tokenizer."""
+        """The tokenizer, which must have files, if its class has any."""
         with self._explained("tokenizer"):
-            return self.transformers.AutoTokenizer.from_pretrained(self._options.model, **self._source())
+            tokenizer = self.transformers.AutoTokenizer.from_pretrained(self._options.model, **self._source())
+        if self._options.is_local:
+            _check_tokenizer(self._settings, self._options.model, tokenizer)
+        return tokenizer
 
     def model(self, auto_class: str, device: Any) -> Any:
         """A model of an automatic class (`AutoModelForCausalLM`), on a device; None leaves it where it is loaded."""
@@ -82,4 +87,16 @@ def _check_files(settings: Settings, folder: str) -> None:
             f"model '{settings.name}': '{has_pickles[0]}' is a pickle, which may run code of its author when it is "
             "loaded. Save the model by save_pretrained, which writes safetensors, or set the parameter "
             f"{ALLOW_PICKLE} to true if you trust the file"
+        )
+
+
+def _check_tokenizer(settings: Settings, folder: str, tokenizer: Any) -> None:
+    """Raise LoadError for one that transformers has made without its files: all texts are the same to it."""
+    names = set(tokenizer.vocab_files_names.values())
+    has_files = not names or any(os.path.isfile(os.path.join(folder, name)) for name in (_TOKENIZER, *names))
+    # It may have files with names that its class does not tell.
+    if not has_files and tokenizer("a").input_ids == tokenizer("b").input_ids:
+        raise LoadError(
+            f"model '{settings.name}' has no tokenizer in '{folder}': put its files of save_pretrained there, such as "
+            f"{_TOKENIZER}"
         )

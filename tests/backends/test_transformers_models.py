@@ -110,6 +110,33 @@ def test_missing_files(folder, load_model):
         load_model(version.parent)
 
 
+@pytest.mark.parametrize("task", ["text-classification", "text-generation"])
+def test_missing_tokenizers(folder, load_model, task):
+    """A tokenizer that transformers makes without files, to which all texts are the same, is refused."""
+    version = folder(pipeline=task)
+    tiny_models.bert("LMHeadModel" if task == "text-generation" else "ForSequenceClassification", version)
+    for path in version.glob("tokenizer*"):
+        path.unlink()
+    expected = r"^model 'm' has no tokenizer in '.*/m/1': put its files of save_pretrained there, such as tokenizer.js"
+    with pytest.raises(LoadError, match=expected):
+        load_model(version.parent)
+    tiny_models.tokenizer().save_pretrained(version)
+    load_model(version.parent)
+
+
+def test_tokenizers_that_know_few_letters(folder, load_model):
+    """A tokenizer that has files may take letters for the same token."""
+    version = folder(pipeline="text-classification")
+    tiny_models.bert("ForSequenceClassification", version)
+    for path in version.glob("tokenizer*"):
+        path.unlink()
+    (version / "vocab.txt").write_text("\n".join(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "1", "2")))
+    loaded = load_model(version.parent)
+    one, letter, other = loaded.infer({"text_input": np.array([["1"], ["a"], ["b"]], object)})["score"].tolist()
+    assert one != letter
+    assert letter == pytest.approx(other)
+
+
 def test_windows():
     """Rows of a model whose tokens see a window of those before have the tokens of model.generate."""
     model, tokenizer = tiny_models.windowed_model(), tiny_models.tokenizer()

@@ -509,6 +509,39 @@ def test_versions_of_a_step(model, deploy):
     assert {each["version"]: each["inference_count"] for each in found} == {"1": 1, "2": 0, "3": 2}
 
 
+@pytest.mark.parametrize("limit_s", [1, LIMIT_S], ids=["given up", "answered"])
+def test_step_is_unloaded_while_its_output_is_held(model, serve, wait_until, limit_s):
+    """A request that a later step executes has until the exit timeout, and leaves no memory in either case."""
+    model("one", ADD)
+    folder = model("held", HELD)
+    model("pair", None, chain("one", "held"))
+    names = [f"--load-model={name}" for name in ("one", "held", "pair")]
+    server = serve("--model-control-mode=explicit", f"--exit-timeout-secs={limit_s}", *names)
+    array = np.arange(1 << 20)
+    (folder / "gate").touch()
+    server.infer("pair", {"IN": array})
+    before = server.shared_bytes()
+    for number in range(4):
+        for mark in ("gate", "begun"):
+            (folder / mark).unlink()
+        with ThreadPoolExecutor(1) as clients:
+            pending = clients.submit(server.infer, "pair", {"IN": array + number})
+            wait_until((folder / "begun").exists)
+            assert server.request("POST", "/v2/repository/models/one/unload", "{}").status == 200
+            wait_until(lambda: server.request("GET", "/v2/models/pair/ready").status != 200)
+            if limit_s == 1:
+                with pytest.raises(InferenceServerException, match="Model 'pair' was unloaded"):
+                    pending.result()
+            (folder / "gate").touch()
+            if limit_s != 1:
+                np.testing.assert_array_equal(pending.result().as_numpy("OUT"), array + number + 1)
+        wait_until(lambda: not server.stubs("one_0"))
+        assert server.request("POST", "/v2/repository/models/one/load", "{}").status == 200
+        wait_until(lambda: server.request("GET", "/v2/models/pair/ready").status == 200)
+        server.infer("pair", {"IN": array})
+    wait_until(lambda: server.shared_bytes() <= before + 2 * array.nbytes)
+
+
 def test_timeout_in_the_queue_of_a_step(model, deploy, wait_until):
     """A request whose time is over in the queue of a step ends with Triton's words there; others wait on."""
     policy = "default_timeout_microseconds: 600000000 allow_timeout_override: true"

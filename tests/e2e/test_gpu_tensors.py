@@ -15,7 +15,7 @@ from pyruntime.utils.gpu.driver import GpuHandleError
 
 from .harness.frameworks import STAND_IN_ARRAY
 from .harness.gpu_models import NOTE, check_kept, infer
-from .harness.gpu_regions import HTTP, lose_broker, on_gpu, sent, to_gpu
+from .harness.gpu_regions import HTTP, leased, lose_broker, on_gpu, sent, to_gpu
 from .harness.waiting import open_gate
 
 CONFIG = """
@@ -356,6 +356,25 @@ def test_callee_dies(server):
     with pytest.raises(InferenceServerException, match="It was lost while it ran this request"):
         infer(server, "call", array, "double die")
     assert_array_equal(infer(server, "call", array, "double"), array * 6)
+
+
+@pytest.mark.parametrize("callee", ["double", "double_on_cpu"], ids=["by reference", "through main memory"])
+def test_unloaded_while_its_output_is_held(serving, machine, repository, wait_until, callee):
+    """An output outlives its model while a caller holds it, and goes from there to another model, or is copied."""
+    array, gate = np.arange(3_000_000), repository / "call" / "1" / "gate"  # more than a chunk
+    names = [f"--load-model={name}" for name in ("make", callee, "call")]
+    with serving(repository, "--model-control-mode=explicit", *names) as server, ThreadPoolExecutor(1) as threads:
+        infer(server, "call", array, callee)
+        before = leased(server, "GPU-1")
+        pending = threads.submit(infer, server, "call", array, f"{callee} wait")
+        wait_until(gate.exists)
+        assert server.request("POST", "/v2/repository/models/make/unload", "{}").status == 200
+        wait_until(lambda: not server.stubs("make_0"))
+        open_gate(gate)
+        assert_array_equal(pending.result(), array * 6)
+        assert server.request("POST", "/v2/repository/models/make/load", "{}").status == 200
+        assert_array_equal(infer(server, "call", array + 1, callee), (array + 1) * 6)
+        wait_until(lambda: leased(server, "GPU-1") <= before)
 
 
 @pytest.mark.parametrize("callee", ["double", "double_on_cpu"], ids=["by reference", "through main memory"])

@@ -5,6 +5,8 @@
 import asyncio
 import functools
 
+# More than anything takes that is tested here.
+TURNS = 20
 # A test that waits for this long waits for ever: it fails rather than hangs.
 PATIENCE_S = 60
 
@@ -21,3 +23,9 @@ def in_a_loop(test):
         asyncio.run(patient())
 
     return run
+
+
+async def settle():
+    """Let everything happen that can happen now."""
+    for _ in range(TURNS):
+        await asyncio.sleep(0)

@@ -15,6 +15,7 @@ from pyruntime.runtime.app.services import ModelServices
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.messages import OK
 
+from ..event_loops import settle
 from ..server_states import new_state
 
 # A test that waits for this long waits for ever: it fails rather than hangs.
@@ -101,12 +102,6 @@ def play(scenario):
     asyncio.run(run())
 
 
-async def turn():
-    """Let everything go on that can."""
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
 class TestFind:
     def test_of_a_model_that_serves(self):
         """A call goes to the version that was asked for, or to any."""
@@ -153,11 +148,11 @@ class TestWhenReady:
         async def scenario(bench):
             told = []
             bench.services.when_ready("other", 3, "m", told.append)
-            await turn()
+            await settle()
             assert bench.control.waits == [("other", 3, "m")]
             assert told == []
             bench.control.go_on.set()
-            await turn()
+            await settle()
             assert told == ["callee"]
 
         play(scenario)
@@ -170,7 +165,7 @@ class TestWhenReady:
             bench.control.failure = InferenceError("it does not load")
             bench.services.when_ready("other", -1, "m", told.append)
             bench.control.go_on.set()
-            await turn()
+            await settle()
             assert told == [bench.control.failure]
 
         play(scenario)
@@ -183,10 +178,10 @@ class TestWhenReady:
             told = []
             end = bench.services.when_ready("other", -1, "m", told.append)
             if has_begun:
-                await turn()
+                await settle()
             end()
             bench.control.go_on.set()
-            await turn()
+            await settle()
             assert told == []
 
         play(scenario)
@@ -198,11 +193,11 @@ class TestControl:
 
         async def scenario(bench):
             bench.ask("load_model", "other", "{}", {"file:1/model.py": b"pass"}, loading="m")
-            await turn()
+            await settle()
             assert bench.control.loads == [("other", "{}", {"file:1/model.py": b"pass"}, "m")]
             assert bench.replies == []
             bench.control.go_on.set()
-            await turn()
+            await settle()
             assert bench.replies == [(OK, None)]
 
         play(scenario)
@@ -212,10 +207,10 @@ class TestControl:
 
         async def scenario(bench):
             bench.ask("unload_model", "other", True)
-            await turn()
+            await settle()
             assert bench.control.unloads == [("other", True)]
             bench.control.go_on.set()
-            await turn()
+            await settle()
             assert bench.replies == [(OK, None)]
 
         play(scenario)
@@ -228,7 +223,7 @@ class TestControl:
             bench.control.failure = InferenceError("no", Code.UNAVAILABLE)
             bench.ask(*question)
             bench.control.go_on.set()
-            await turn()
+            await settle()
             assert bench.replies == [(Code.UNAVAILABLE, "no")]
 
         play(scenario)
@@ -415,7 +410,7 @@ class TestHostile:
             bench.control.go_on.set()
             for method, arguments in questions:
                 bench.ask(method, *arguments)
-            await turn()
+            await settle()
             assert len(bench.replies) == len(questions)
             for code, value in bench.replies:
                 assert type(code) is int or isinstance(code, Code)

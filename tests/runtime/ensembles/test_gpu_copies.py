@@ -13,6 +13,7 @@ from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
 
+from ..event_loops import settle
 from .graphs import Node, ensembles
 from .test_gpu_places import nowhere, on, reads_main_memory
 from .test_gpu_requests import Memory, put_on
@@ -59,12 +60,6 @@ class Peers:
         self.live -= 1
 
 
-async def turn():
-    """Let tasks go on as far as they can."""
-    for _ in range(6):
-        await asyncio.sleep(0)
-
-
 def run(world, check):
     """Run `check`, which is awaited with the memory and the peers of the world. Nothing may be left then."""
     memory = Memory()
@@ -73,7 +68,7 @@ def run(world, check):
     async def within():
         async with asyncio.TaskGroup() as peers.tasks:
             await check(memory, peers)
-            await turn()
+            await settle()
 
     asyncio.run(within())
     assert (peers.live, peers.main_memory.uses, peers.pending) == (0, 0, [])
@@ -90,11 +85,11 @@ def test_step_on_another_gpu():
         world.request()
         (source,) = [model.chunk for model in world.models.values() if model.on_gpus.reads == {"i0": 0}]
         world.answer(0)
-        await turn()
+        await settle()
         ((tensors, gpu, _),) = peers.pending
         assert ([each.region for each in tensors], gpu, world.open) == ([source], 1, [])
         copy = peers.complete()
-        await turn()
+        await settle()
         ((_, job, _),) = world.open
         assert job.tensors == [("i0", "INT8", [1], address(copy.number, 0), 1, MEMORY_GPU, 1)]
         assert (job.regions, peers.live) == ([copy], 1)
@@ -113,11 +108,11 @@ def test_model_that_was_loaded_again(gpu):
         put_on(world, memory, gpu, None)
         given_there = memory.region(0)
         world.request(memory={"in": given_there})
-        await turn()
+        await settle()
         ((tensors, target, _),) = peers.pending
         assert ([each.region for each in tensors], target, world.open) == ([given_there], gpu, [])
         copy = peers.complete()
-        await turn()
+        await settle()
         ((_, job, _),) = world.open
         where = (MEMORY_CPU, 0) if gpu is None else (MEMORY_GPU, 1)
         assert job.tensors == [("i0", "INT8", [1], address(copy.number, 0), 1, *where)]
@@ -135,15 +130,15 @@ def test_one_copy_for_each_gpu():
         put_on(world, memory, 0, 1, 1, 0, 0)
         world.request()
         world.answer(0)
-        await turn()
+        await settle()
         assert [model.node.writes for model, _, _ in world.open] == [["b2"]]
         copy = peers.complete()
-        await turn()
+        await settle()
         assert peers.count == 1
         assert [job.regions == [copy] for _, job, _ in world.open] == [False, True, True]
         while world.open or peers.pending:
             world.answer(0) if world.open else peers.complete()
-            await turn()
+            await settle()
 
     run(world, check)
 
@@ -156,9 +151,9 @@ def test_copy_that_others_can_read():
     async def check(memory, peers):
         put_on(world, memory, None, 1, None)  # the second step begins first
         world.request(memory={"in": memory.region(0)})
-        await turn()
+        await settle()
         region = peers.complete(is_on_gpu=False)
-        await turn()
+        await settle()
         assert (peers.count, peers.pending) == (1, [])
         assert [job.regions for _, job, _ in world.open] == [[region], [region]]
         while world.open:
@@ -175,9 +170,9 @@ def test_through_main_memory():
         put_on(world, memory, 0, 1)
         world.request()
         world.answer(0)
-        await turn()
+        await settle()
         region = peers.complete(is_on_gpu=False)
-        await turn()
+        await settle()
         ((_, job, _),) = world.open
         assert job.tensors == [("i0", "INT8", [1], address(region.number, 0), 1, MEMORY_CPU, 0)]
         assert job.regions == [region]
@@ -203,7 +198,7 @@ def test_ends_while_a_step_waits(end, says, caplog):
         put_on(world, memory, 0, 1)
         job = world.request()
         world.answer(0)
-        await turn()
+        await settle()
         if end == "fail":
             peers.fail()
         elif end == "bug":
@@ -215,7 +210,7 @@ def test_ends_while_a_step_waits(end, says, caplog):
             world.requests.give_up(GONE)
             assert len(world.requests) == 0
             peers.complete()
-        await turn()
+        await settle()
         assert world.open == []
         ((failure, _),) = answers_of(world)
         assert says in failure.message
@@ -252,9 +247,9 @@ def test_whatever_happens(graphs, limit, data):
                 world.act(action, data.draw)
             elif world.open or peers.pending:
                 go_on(peers, fails=action == "fail")
-            await turn()
+            await settle()
         while world.open or peers.pending:
             go_on(peers, fails=False)
-            await turn()
+            await settle()
 
     run(world, check)

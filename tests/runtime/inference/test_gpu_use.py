@@ -28,6 +28,8 @@ from pyruntime.utils.errors import InferenceError, OutOfMemoryError
 from pyruntime.utils.gpu.driver import GpuHandleError, GpuProperties
 from pyruntime.utils.request_codec import MEMORY_GPU
 
+from ..event_loops import settle
+
 GPU = GpuProperties(1, "GPU-1", "G", (8, 0), 100, 100, False)
 
 
@@ -154,16 +156,10 @@ def run(check, request, leases=None):
 async def fetched(use, request, model, memory):
     """Fetch the inputs, and complete all copies that this begins."""
     fetch = asyncio.ensure_future(use.fetch(request, model))
-    await turns()
+    await settle()
     for copy in memory.copies:
         copy.set_result(None)
     await fetch
-
-
-async def turns(count=5):
-    """Let tasks go on."""
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 def test_fetch(model):
@@ -174,10 +170,10 @@ def test_fetch(model):
     async def check(use, got):
         assert memory.counting == 2
         fetch = asyncio.ensure_future(use.fetch(request, model))
-        await turns()
+        await settle()
         assert (model.expected, fetch.done()) == (1, False)
         memory.copies[1].set_result(None)
-        await turns()
+        await settle()
         assert not fetch.done()
         memory.copies[0].set_result(None)
         await fetch
@@ -201,7 +197,7 @@ def test_model_is_unloaded_meanwhile():
 
     async def check(use, got):
         fetch = asyncio.ensure_future(use.fetch(request, model))
-        await turns()
+        await settle()
         region = model.memory.region
         model.memory.close()
         memory.copies[0].set_result(None)
@@ -377,9 +373,9 @@ def test_fetch_that_fails(model):
 
     async def check(use, got):
         fetch = asyncio.ensure_future(use.fetch(request, model))
-        await turns()
+        await settle()
         memory.copies[0].set_exception(InferenceError("no"))
-        await turns()
+        await settle()
         assert not fetch.done()
         memory.copies[1].set_result(None)
         with pytest.raises(InferenceError, match="no"):
@@ -429,7 +425,7 @@ def test_output_on_another_gpu(refusal):
         if refusal is not None:
             await memory.begun.wait()
             memory.copies[0].set_result(None)
-        await turns()
+        await settle()
         ((response, final),) = got
         assert (final, response.outputs[0].place.byte_size) == (True, 4)
         assert bytes(memory.contents) == b"\0\0wxyz\0\0"
@@ -456,11 +452,11 @@ def test_outputs(region):
 
     async def check(use, got):
         use.respond(response_of(region, ("A", 1, 3), ("B", 4, 2), released=released), True)
-        await turns()
+        await settle()
         assert got == []
         assert memory.counting == 1
         memory.copies[0].set_result(None)
-        await turns()
+        await settle()
         ((response, final),) = got
         assert final
         first, second = response.outputs
@@ -484,7 +480,7 @@ def test_private_output():
         use.respond(InferResponse("m", 1, "", [OutputTensor("A", "UINT8", [4], b"wxyz")]), True)
         await memory.begun.wait()
         memory.copies[0].set_result(None)
-        await turns()
+        await settle()
         assert bytes(memory.contents) == b"wxyz"
         assert len(got) == 1
 
@@ -503,13 +499,13 @@ def test_order(region):
         use.respond(response_of(region, ("B", 0, 8)), False)
         use.respond(failure, False)
         use.respond(None, True)
-        await turns()
+        await settle()
         memory.copies[1].set_result(None)
-        await turns()
+        await settle()
         assert got == []
         assert memory.counting == 1
         memory.copies[0].set_result(None)
-        await turns()
+        await settle()
         assert [final for _, final in got] == [False] * 4 + [True]
         assert [outcome.outputs[0].name for outcome, _ in got[:3]] == ["A", "A", "B"]
         assert [outcome for outcome, _ in got[3:]] == [failure, None]
@@ -526,10 +522,10 @@ def test_outputs_that_fail(region, size):
 
     async def check(use, got):
         use.respond(response_of(region, ("A", 0, size), released=released), True)
-        await turns()
+        await settle()
         if memory.copies:
             memory.copies[0].set_exception(InferenceError("lost"))
-            await turns()
+            await settle()
         ((outcome, final),) = got
         assert final
         assert outcome.message == (
@@ -582,9 +578,9 @@ def test_process_ends_behind_its_responses():
         use.respond(response_of(region, ("A", 0, 4)), False)
         use.respond(response_of(region, ("B", 4, 2)), True)
         region.close()
-        await turns()
+        await settle()
         memory.copies[0].set_result(None)
-        await turns()
+        await settle()
         assert bytes(memory.contents) == b"abcd"
         first, second = [response for response, _ in got]
         assert bytes(second.outputs[0].data) == b"ef"

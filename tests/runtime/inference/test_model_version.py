@@ -19,6 +19,7 @@ from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import MEMORY_GPU
 
+from ..event_loops import settle
 from ..model_specs import spec_from
 
 # A test that waits for this long waits for ever: it fails rather than hangs.
@@ -558,8 +559,7 @@ class TestStop:
             instance.stop = stop
             stopping = asyncio.ensure_future(made.stop(PATIENCE_S))
             await ended.wait()
-            for _ in range(10):
-                await asyncio.sleep(0)
+            await settle()
             assert not memory.region.is_closed
             made.arrived()
             await stopping

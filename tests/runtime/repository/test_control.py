@@ -11,18 +11,14 @@ from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.lifecycle import LATEST
 from pyruntime.utils.errors import Code, InferenceError, LoadError
 
+from ..event_loops import settle
+
 
 async def refused(step):
     """The error that something ends with."""
     with pytest.raises(InferenceError) as caught:
         await step
     return caught.value
-
-
-async def settle():
-    """Let everything that can happen now happen."""
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 class TestWhatIsRefused:

@@ -8,6 +8,8 @@ import pytest
 
 from pyruntime.runtime.repository.load_slots import LoadSlots
 
+from ..event_loops import settle
+
 
 class Load:
     """A load that the test controls, one step at a time."""
@@ -39,12 +41,6 @@ class Wait:
     async def _run(self, slots, name):
         async with slots.lend(name):
             await self.ready.wait()
-
-
-async def settle():
-    """Let everything that can happen now happen."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 def run(test):

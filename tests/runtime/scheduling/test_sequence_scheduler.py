@@ -20,7 +20,7 @@ from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions
 
-from ..event_loops import PATIENCE_S, in_a_loop
+from ..event_loops import PATIENCE_S, in_a_loop, settle
 from ..model_specs import spec_from
 
 START, END = 1, 2
@@ -689,8 +689,7 @@ class TestPreserveOrdering:
         on_timer = type(made)._on_timer
         monkeypatch.setattr(type(made), "_on_timer", lambda self: looks.append(1) or on_timer(self))
         made.submit(third)
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await settle()
         assert len(looks) <= 1
         first.free()
         first.respond("a", True)

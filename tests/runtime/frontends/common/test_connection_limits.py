@@ -11,6 +11,8 @@ from pyruntime.runtime.inference import pending_bytes
 from pyruntime.runtime.inference.pending_bytes import PendingBytes
 from pyruntime.runtime.inference.turns import Turns
 
+from ...event_loops import settle
+
 # Patience, not a measure.
 PATIENCE_S = 60
 
@@ -116,8 +118,7 @@ def test_watch(monkeypatch, held):
         watch.end()
         while not first.checks.empty():
             first.checks.get_nowait()
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await settle()
         assert first.checks.empty()
         everybody.clear()
         everybody.add(first)

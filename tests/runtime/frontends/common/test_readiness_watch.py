@@ -9,6 +9,8 @@ import pytest
 from pyruntime.runtime.frontends.common import readiness_watch
 from pyruntime.runtime.frontends.common.readiness_watch import unwatch_ready, watch_ready
 
+from ...event_loops import settle
+
 
 @pytest.fixture(autouse=True)
 def _asks_all_the_time(monkeypatch):
@@ -24,12 +26,6 @@ def run():
         assert readiness_watch._watches == {}
 
     return run
-
-
-async def settle():
-    """Let everything that can happen now happen, questions of the next intervals too."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 def test_all_hear_the_same(server, run):

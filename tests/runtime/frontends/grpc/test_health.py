@@ -10,6 +10,8 @@ from pyruntime.runtime.frontends.common import readiness_watch
 from pyruntime.runtime.frontends.grpc.schema import HealthCheckResponse
 from pyruntime.utils.errors import Code
 
+from ...event_loops import settle
+
 CHECK = "/grpc.health.v1.Health/Check"
 WATCH = "/grpc.health.v1.Health/Watch"
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
@@ -54,8 +56,7 @@ class TestWatch:
             for loaded, expected in [(True, []), (False, [NOT_SERVING]), (False, []), (True, [SERVING])]:
                 server.state.loaded = loaded
                 watch.sent.clear()
-                for _ in range(10):
-                    await asyncio.sleep(0)
+                await settle()
                 assert [sent.status for sent in watch.sent] == expected
             watch.stream.cancelled()
             assert watch.end == []

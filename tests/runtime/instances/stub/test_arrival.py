@@ -16,6 +16,7 @@ from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
 
+from ...event_loops import settle
 from ...gpu_regions import gpu_region
 from .test_batches import EMPTY, KILLED, Bench, Request, result
 from .test_gpu_calls import LOST, Lessor, Peers
@@ -55,12 +56,7 @@ class GpuBench(Bench):
         """The copy is complete, at 64 of the host's memory on the GPU or of this region."""
         region = region or self.copy
         self.peers.complete(region, address(region.number, 64))
-        await self.turn()
-
-    async def turn(self):
-        """Let tasks go on as far as they can."""
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await settle()
 
     def close(self):
         super().close()
@@ -93,7 +89,7 @@ def test_copied_first(benches, gpu):
 
     async def check():
         first, second = bench.post(bench.request(), Request())
-        await bench.turn()
+        await settle()
         assert (bench.connection.batches, bench.batches.capacity, bench.batches.is_idle) == ([], 0, False)
         assert (len(bench.batches), bench.batches.waiting, len(bench.batches.running)) == (1, 2, 1)
         assert bench.peers.moves[0][:3] == ([Tensor(bench.elsewhere, 8, 4)], gpu, bench.memory)
@@ -124,7 +120,7 @@ def test_no_other_batch_meanwhile(bench):
     async def check():
         bench.post()
         bench.post(bench.request())
-        await bench.turn()
+        await settle()
         bench.batches.answered(result(1, EMPTY))
         assert bench.batches.capacity == 0
         await bench.complete()
@@ -138,9 +134,9 @@ def test_a_failure_fails_one_request(bench):
 
     async def check():
         lost, kept = bench.post(bench.request(), bench.request())
-        await bench.turn()
+        await settle()
         bench.peers.fail()
-        await bench.turn()
+        await settle()
         await bench.complete()
         assert (lost.failure.message, lost.is_free, kept.outcomes) == (LOST.message, True, [])
         assert kept.job.serial == 1
@@ -155,10 +151,10 @@ def test_a_bug_fails_the_batch(bench):
 
     async def check():
         first, second = bench.post(bench.request(), bench.request())
-        await bench.turn()
+        await settle()
         await bench.complete()
         bench.peers.fail(KeyError("a bug"))
-        await bench.turn()
+        await settle()
         assert [each.failure.message for each in (first, second)] == [BUG, BUG]
         assert (first.is_free, second.is_free, bench.peers.slots) == (True, True, [])
         assert (bench.batches.capacity, len(bench.batches), bench.owner.places_freed) == (2, 0, 1)
@@ -172,7 +168,7 @@ def test_cancelled(bench):
     async def check():
         request = bench.post(bench.request())
         bench.batches.cancel(request.job)
-        await bench.turn()
+        await settle()
         assert request.outcomes == []
         await bench.complete()
         assert (request.failure.code, request.is_free, bench.peers.slots) == (Code.CANCELLED, True, [])
@@ -186,7 +182,7 @@ def test_executed_although_the_instance_leaves(bench):
 
     async def check():
         request, ends = bench.post(bench.request()), []
-        await bench.turn()
+        await settle()
         bench.batches.close(lambda: ends.append(True))
         await bench.complete()
         assert (request.job.serial, bench.batches.capacity, ends) == (1, 0, [])
@@ -202,7 +198,7 @@ def test_death(bench, restarts):
 
     async def check():
         request = bench.post(bench.request())
-        await bench.turn()
+        await settle()
         bench.batches.died(KILLED, restarts)
         assert (bench.owner.put_backs, len(bench.batches)) == ([[request.job]] if restarts else [], 0)
         if restarts:
@@ -223,7 +219,7 @@ def test_put_back_twice(bench):
 
     async def check():
         request = bench.post(bench.request())
-        await bench.turn()
+        await settle()
         bench.connection.is_serving = False
         await bench.complete()
         assert (request.outcomes, bench.peers.slots, len(bench.batches)) == ([], [], 1)
@@ -232,9 +228,9 @@ def test_put_back_twice(bench):
         other = GpuBench()
         other.peers.tasks = bench.peers.tasks
         other.post(request)
-        await other.turn()
+        await settle()
         other.peers.complete(other.copy, address(other.copy.number, 0))
-        await other.turn()
+        await settle()
         other.batches.answered(result(1, EMPTY))
         assert (request.response.id, request.is_free, other.peers.slots) == ("7", True, [])
         other.close()

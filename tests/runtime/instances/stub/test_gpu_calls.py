@@ -16,6 +16,7 @@ from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.messages import NO_SLOT, Answer, MapGpu, ReleaseHold, Unread
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
 
+from ...event_loops import settle
 from ...gpu_regions import gpu_region
 from .test_calls import SIZE, Bench, Callee
 
@@ -87,11 +88,6 @@ class GpuBench(Bench):
 
         asyncio.run(within())
 
-    async def turn(self):
-        """Let tasks go on as far as they can."""
-        for _ in range(5):
-            await asyncio.sleep(0)
-
     def on_gpu(self, number=1, size=4):
         """A response with an output on the callee's GPU."""
         output = OutputTensor("OUT", "UINT8", [size], b"", address(self.there.number, number), OnGpu(self.there, size))
@@ -133,11 +129,11 @@ class TestOutputs:
             job = bench.callee.jobs[0]
             assert job.places == {"OUT": (0, 0, MEMORY_GPU, 1)}
             job.respond(bench.on_gpu(), True)
-            await bench.turn()
+            await settle()
             assert bench.stub.hear() == []
             assert bench.peers.moves[0][:3] == ([Tensor(bench.there, 1, 4)], 0, bench.memory)
             bench.peers.complete(bench.copy, address(bench.copy.number, 64))
-            await bench.turn()
+            await settle()
             *_, granted, answer = bench.stub.hear()
             assert (type(granted), granted.number) == (MapGpu, bench.copy.number)
             assert outputs(answer) == [[address(bench.copy.number, 64), 4, MEMORY_GPU, 0]]
@@ -157,15 +153,15 @@ class TestOutputs:
             for response in (bench.on_gpu(1), bench.response(), bench.on_gpu(2)):
                 respond(response, False)
             respond(None, True)
-            await bench.turn()
+            await settle()
             assert (bench.stub.hear(), len(bench.peers.moves)) == ([], 1)
             bench.peers.complete(bench.copy, address(bench.copy.number, 64))
-            await bench.turn()
+            await settle()
             answers = [each for each in bench.stub.hear() if isinstance(each, Answer)]
             where = [outputs(each)[0][0] for each in answers]
             assert where == [address(bench.copy.number, 64), address(bench.outputs.number, 64)]
             bench.peers.complete(bench.copy, address(bench.copy.number, 128))
-            await bench.turn()
+            await settle()
             last, end = (each for each in bench.stub.hear() if isinstance(each, Answer))
             assert outputs(last)[0][0] == address(bench.copy.number, 128)
             assert (end, len(bench.calls)) == (Answer(1, None, True), 0)
@@ -180,10 +176,10 @@ class TestOutputs:
             region = bench.memory.region
             for number, size in ((1, 4), (2, SIZE)):
                 bench.call(number=number).respond(bench.on_gpu(number, size), True)
-                await bench.turn()
+                await settle()
                 slot = bench.memory.allocate(size, data=b"x" * size)
                 bench.peers.complete(region, address(region.number, slot.offset))
-                await bench.turn()
+                await settle()
                 (answer,) = bench.stub.hear()
                 where = b"xxxx" if size == 4 else address(region.number, slot.offset)
                 assert outputs(answer) == [[where, size, MEMORY_CPU, 0]]
@@ -204,10 +200,10 @@ class TestOutputs:
             assert bench.callee.expected == 1
             respond(bench.on_gpu(2), True)
             for at in (64, 128):
-                await bench.turn()
+                await settle()
                 assert bench.callee.expected == 1
                 bench.peers.complete(bench.copy, address(bench.copy.number, at))
-            await bench.turn()
+            await settle()
 
         bench.run(check)
 
@@ -217,9 +213,9 @@ class TestOutputs:
 
         async def check():
             bench.call().respond(bench.on_gpu(), True)
-            await bench.turn()
+            await settle()
             bench.peers.fail()
-            await bench.turn()
+            await settle()
             assert bench.stub.hear() == [Answer(1, [Code.UNAVAILABLE, LOST.message, NO_SLOT, [], ""], True)]
             assert bench.released == [1]
 
@@ -234,9 +230,9 @@ class TestOutputs:
             respond = bench.callee.jobs[0].respond
             respond(bench.on_gpu(1), False)
             respond(bench.on_gpu(2), False)
-            await bench.turn()
+            await settle()
             bench.peers.fail(KeyError("a bug"))
-            await bench.turn()
+            await settle()
             failure = [Code.INTERNAL, "the server failed to copy outputs of a call; its log says why", NO_SLOT, [], ""]
             assert bench.stub.hear() == [Answer(1, failure, True)]
             respond(bench.on_gpu(3), True)
@@ -251,11 +247,11 @@ class TestOutputs:
 
         async def check():
             bench.call().respond(bench.on_gpu(), True)
-            await bench.turn()
+            await settle()
             bench.calls.died()
             assert bench.released == []
             bench.peers.complete(bench.copy, address(bench.copy.number, 64))
-            await bench.turn()
+            await settle()
             assert (bench.stub.hear(), bench.released, bench.peers.slots) == ([], [1], [])
             assert (len(bench.calls), bench.there.is_closed) == (0, False)
 
@@ -295,10 +291,10 @@ class TestInputs:
 
         async def check():
             assert self.given(bench) is None
-            await bench.turn()
+            await settle()
             assert bench.peers.moves[0][:3] == ([Tensor(bench.here, 64, 8)], 1, bench.memory)
             bench.peers.complete(bench.there, address(bench.there.number, 0))
-            await bench.turn()
+            await settle()
             (job,) = bench.callee.jobs
             assert job.tensors == [("IN", "FP32", [1, 2], address(bench.there.number, 0), 8, MEMORY_GPU, 1)]
             assert job.regions == [bench.there]
@@ -315,9 +311,9 @@ class TestInputs:
 
         async def check():
             self.given(bench)
-            await bench.turn()
+            await settle()
             bench.peers.fail()
-            await bench.turn()
+            await settle()
             unread, answer = bench.stub.hear()
             assert (unread, bench.callee.jobs) == (Unread([1]), [])
             assert LOST.message in answer.response[1]
@@ -330,9 +326,9 @@ class TestInputs:
 
         async def check():
             self.given(bench)
-            await bench.turn()
+            await settle()
             bench.peers.fail(KeyError("a bug"))
-            await bench.turn()
+            await settle()
             unread, answer = bench.stub.hear()
             assert (unread, bench.callee.jobs, len(bench.calls)) == (Unread([1]), [], 0)
             assert answer.response[:2] == [
@@ -348,10 +344,10 @@ class TestInputs:
 
         async def check():
             self.given(bench)
-            await bench.turn()
+            await settle()
             bench.calls.died()
             bench.peers.complete(bench.there, address(bench.there.number, 0))
-            await bench.turn()
+            await settle()
             assert (bench.callee.jobs, bench.peers.slots, len(bench.calls)) == ([], [], 0)
 
         bench.run(check)

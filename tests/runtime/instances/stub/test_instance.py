@@ -44,6 +44,8 @@ from pyruntime.utils.messages import (
     Stopped,
 )
 
+from ...event_loops import settle
+
 # A test that waits for this long waits for ever: it fails rather than hangs.
 PATIENCE_S = 60
 KILLED = ProcessExit(-signal.SIGKILL)
@@ -651,18 +653,13 @@ CALL = ["", 0, 0, 0, None, "", [["IN", "FP32", [1, 2], bytes(8), 8, 0, 0]], "", 
 class TestWhatModelsAsk:
     """Of the server, and of each other."""
 
-    async def settle(self, bench):
-        """Let the messages arrive."""
-        for _ in range(20):
-            await asyncio.sleep(0)
-
     def test_question(self, play):
         """A question goes to the server, and its answer to the stub."""
 
         async def scenario(bench):
             stub = await bench.start()
             stub.say(Ask(7, "load_model", ["m", "", {}]))
-            await self.settle(bench)
+            await settle()
             ((owner, loading, method, arguments, reply),) = bench.server.questions
             assert (loading, method, arguments) == ("", "load_model", ["m", "", {}])
             reply(OK, 0.5)
@@ -683,7 +680,7 @@ class TestWhatModelsAsk:
             starting = asyncio.ensure_future(bench.instance.start(connection))
             await stub.hear_load()
             stub.say(Ask(7, "load_model", ["m", "", {}]))
-            await self.settle(bench)
+            await settle()
             ((_, loading, _, _, reply),) = bench.server.questions
             assert loading == "m"
             reply(3, "no")
@@ -699,7 +696,7 @@ class TestWhatModelsAsk:
         async def scenario(bench):
             stub = await bench.start()
             stub.say(Ask(0, "drop_metric", [3]), Measure(3, "set", 2.0), Ask(1, "metric_value", [3]))
-            await self.settle(bench)
+            await settle()
             (owner, _, _, _, tell), (_, _, _, _, reply) = bench.server.questions
             assert bench.server.measures == [(owner, 3, "set", 2.0)]
             tell(OK, None)
@@ -714,12 +711,12 @@ class TestWhatModelsAsk:
         async def scenario(bench):
             stub = await bench.start()
             stub.say(Ask(0, REPORT_MEMORY, [[1, 0, 5], [2, 3, 1 << 40]]), Ask(0, REPORT_MEMORY, [[2, 3, 7], [0, 0, 1]]))
-            await self.settle(bench)
+            await settle()
             assert bench.instance.memory_usage == [(2, 3, 7), (0, 0, 1)]
             assert not bench.server.questions
             stub.process.exit(-signal.SIGSEGV)
             stub.hang_up()
-            await self.settle(bench)
+            await settle()
             assert list(bench.instance.memory_usage) == []
 
         play(scenario)
@@ -741,7 +738,7 @@ class TestWhatModelsAsk:
         async def scenario(bench):
             stub = await bench.start()
             stub.say(Ask(0, REPORT_MEMORY, usage))
-            await self.settle(bench)
+            await settle()
             assert list(bench.instance.memory_usage) == []
             assert stub.process.killed
 
@@ -754,7 +751,7 @@ class TestWhatModelsAsk:
         async def scenario(bench):
             stub = await bench.start()
             stub.say(Ask(7, "load_model", ["x" * 99, "", {}]))
-            await self.settle(bench)
+            await settle()
             bench.server.questions[0][-1](OK, value)
             reply = await stub.hear()
             assert (reply.question, reply.code) == (7, Code.INTERNAL)
@@ -769,7 +766,7 @@ class TestWhatModelsAsk:
         async def scenario(bench):
             stub = await bench.start()
             stub.say(Ask(7, "load_model", ["m", "", {}]))
-            await self.settle(bench)
+            await settle()
             stub.process.exit(1)
             await bench.restarted()
             bench.server.questions[0][-1](OK, None)
@@ -973,8 +970,7 @@ class TestStop:
             await stub.hear()
             stub.say(Result(1, [SENDER], [], 0, 0))
             stopping = asyncio.ensure_future(bench.instance.stop(PATIENCE_S))
-            for _ in range(20):
-                await asyncio.sleep(0)
+            await settle()
             assert bench.instance.inflight.capacity == 0
             stub.say(Respond(1, SUCCESS, True))
             assert await stub.hear() == Stop()

@@ -8,31 +8,18 @@ import pytest
 
 from pyruntime.runtime.calls.call_request import CallRequest
 from pyruntime.runtime.calls.gpu_inputs import bring_inputs, lie_elsewhere
-from pyruntime.runtime.memory.gpu_peers import Moved, Tensor
+from pyruntime.runtime.memory.gpu_peers import Tensor
 from pyruntime.runtime.regions import create_region
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
 
+from ..event_loops import settle
+from ..gpu_copies import Peers
 from ..gpu_regions import gpu_region
 
 MEMORY = object()
-
-
-class Peers:
-    """Copies to regions of its own, by the number of the GPU, None for main memory; it refuses the last one."""
-
-    def __init__(self, shared):
-        self.regions = {gpu: shared if gpu is None else gpu_region(gpu) for gpu in (None, 0, 1, 2)}
-        self.copied = {}
-
-    async def move(self, tensors, gpu, memory):
-        assert (gpu in self.copied, memory) == (False, MEMORY)
-        if gpu == 2:
-            raise InferenceError("no memory")
-        self.copied[gpu] = tensors
-        region = self.regions[gpu]
-        return Moved(region, f"slot {gpu}", [address(region.number, index * 64) for index in range(len(tensors))])
+NO_MEMORY = InferenceError("no memory")
 
 
 @pytest.fixture
@@ -60,6 +47,20 @@ def request_of(shared, one, two):
     return CallRequest("", None, {}, [*there, plain, contents], [shared, one, two], on_gpu=True)
 
 
+async def bring(request, reads, targets, peers, slots):
+    """Bring the inputs. A copy is complete at once, in the region of its GPU in `targets`; without one it fails."""
+    bringing = asyncio.ensure_future(bring_inputs(request.tensors, request.regions, reads, MEMORY, peers, slots))
+    await settle()
+    while peers.pending:
+        (move,) = peers.pending
+        if (region := targets.get(move.gpu)) is None:
+            peers.fail(NO_MEMORY)
+        else:
+            peers.complete(region, *(address(region.number, index * 64) for index in range(len(move.tensors))))
+        await settle()
+    return await bringing
+
+
 @pytest.mark.parametrize(
     ("reads", "copied", "left"),
     [
@@ -74,29 +75,31 @@ def request_of(shared, one, two):
 )
 def test_copies(shared, regions, reads, copied, left):
     """Each input is looked at by itself: it goes to its GPU. A region goes along while an input is left there."""
-    request, peers, slots = request_of(shared, *regions), Peers(shared), []
+    request, peers, slots = request_of(shared, *regions), Peers(), []
+    targets = {None: shared, 0: gpu_region(0), 1: gpu_region(1)}
     former = {tensor[0]: tensor for tensor in request.tensors}
     sources = {"A": Tensor(regions[0], 3, 5), "B": Tensor(regions[0], 9, 2), "C": Tensor(regions[1], 7, 3)}
     assert lie_elsewhere(request, reads) is bool(copied)
-    tensors, kept = asyncio.run(bring_inputs(request.tensors, request.regions, reads, MEMORY, peers, slots))
-    assert peers.copied == {gpu: [sources[name] for name in names] for gpu, names in copied.items()}
+    tensors, kept = asyncio.run(bring(request, reads, targets, peers, slots))
+    moves = [([sources[name] for name in names], gpu, MEMORY) for gpu, names in copied.items()]
+    assert [move[:3] for move in peers.moves] == moves
     expected = dict(former)
     for gpu, names in copied.items():
         where = (MEMORY_CPU, 0) if gpu is None else (MEMORY_GPU, gpu)
         for index, name in enumerate(names):
-            at = address(peers.regions[gpu].number, index * 64)
+            at = address(targets[gpu].number, index * 64)
             expected[name] = (*former[name][:3], at, former[name][4], *where)
     assert tensors == list(expected.values())
-    known = {shared} | {sources[name].region for name in left} | {peers.regions[gpu] for gpu in copied}
+    known = {shared} | {sources[name].region for name in left} | {targets[gpu] for gpu in copied}
     assert (set(kept), len(kept)) == (known, len(known))
-    assert slots == [f"slot {gpu}" for gpu in copied]
+    assert slots == peers.slots
+    assert [slot.region for slot in slots] == [targets[gpu] for gpu in copied]
 
 
 def test_failure(shared, regions):
     """Of copies to several GPUs those are known that were made before one fails: the caller frees them."""
-    request, slots = request_of(shared, *regions), []
+    request, peers, slots = request_of(shared, *regions), Peers(), []
+    there = gpu_region(1)
     with pytest.raises(InferenceError, match="no memory"):
-        asyncio.run(
-            bring_inputs(request.tensors, request.regions, {"A": 1, "B": 0, "C": 2}, MEMORY, Peers(shared), slots)
-        )
-    assert slots == ["slot 1"]
+        asyncio.run(bring(request, {"A": 1, "B": 0, "C": 2}, {1: there}, peers, slots))
+    assert [slot.region for slot in slots] == [there]

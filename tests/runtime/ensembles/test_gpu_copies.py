@@ -8,62 +8,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.memory.gpu_peers import GpuSlot, Moved
 from pyruntime.utils.addresses import address
-from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
 
 from ..event_loops import settle
+from ..gpu_copies import Peers
 from .graphs import Node, ensembles
 from .test_gpu_places import nowhere, on, reads_main_memory
 from .test_gpu_requests import Memory, put_on
 from .test_request import GONE, Region, World, answers_of, chain
 
-LOST = InferenceError("the broker of GPU 0 was lost", Code.UNAVAILABLE)
 # Two steps on the second GPU, and one on the first, read what the first step makes there.
 READERS = [Node([("in", False)], ["a"]), *(Node([("a", False)], [f"b{index}"]) for index in range(3))]
 JOIN = Node([("b0", False), ("b1", False), ("b2", False)], ["out"])
 
 
-class Peers:
-    """Copies between GPUs that the test completes. `pending` are their tensors, their GPU, and a future."""
+class Copies(Peers):
+    """Copies to regions of its own."""
 
     def __init__(self, memory):
+        super().__init__()
         self._memory = memory
-        self.tasks = None
-        self.pending = []
         self.main_memory = Region(50)
-        self.live = self.count = 0
-
-    def reaches(self, source, target):
-        return True
-
-    async def move(self, tensors, gpu, memory):
-        self.pending.append((tensors, gpu, asyncio.get_running_loop().create_future()))
-        self.count += 1
-        region = await self.pending[-1][2]
-        assert not any(each.region.is_closed for each in tensors)
-        self.live += 1
-        return Moved(region, GpuSlot(region, self._free), [address(region.number, 0)] * len(tensors))
 
     def complete(self, index=0, *, is_on_gpu=True):
         """A copy is complete. Returns its region."""
-        _, gpu, future = self.pending.pop(index)
+        tensors, gpu, *_ = self.pending[index]
         region = self._memory.region(gpu) if is_on_gpu and gpu is not None else self.main_memory
-        future.set_result(region)
+        super().complete(region, *[address(region.number, 0)] * len(tensors), index=index)
         return region
-
-    def fail(self, index=0, error=LOST):
-        self.pending.pop(index)[2].set_exception(error)
-
-    def _free(self):
-        self.live -= 1
 
 
 def run(world, check):
     """Run `check`, which is awaited with the memory and the peers of the world. Nothing may be left then."""
     memory = Memory()
-    peers = world.ensemble.peers = Peers(memory)
+    peers = world.ensemble.peers = Copies(memory)
 
     async def within():
         async with asyncio.TaskGroup() as peers.tasks:
@@ -71,7 +51,7 @@ def run(world, check):
             await settle()
 
     asyncio.run(within())
-    assert (peers.live, peers.main_memory.uses, peers.pending) == (0, 0, [])
+    assert (peers.slots, peers.main_memory.uses, peers.pending) == ([], 0, [])
     world.check_over()
     memory.check_over()
 
@@ -86,15 +66,15 @@ def test_step_on_another_gpu():
         (source,) = [model.chunk for model in world.models.values() if model.on_gpus.reads == {"i0": 0}]
         world.answer(0)
         await settle()
-        ((tensors, gpu, _),) = peers.pending
+        ((tensors, gpu, *_),) = peers.pending
         assert ([each.region for each in tensors], gpu, world.open) == ([source], 1, [])
         copy = peers.complete()
         await settle()
         ((_, job, _),) = world.open
         assert job.tensors == [("i0", "INT8", [1], address(copy.number, 0), 1, MEMORY_GPU, 1)]
-        assert (job.regions, peers.live) == ([copy], 1)
+        assert (job.regions, len(peers.slots)) == ([copy], 1)
         world.answer(0)
-        assert peers.live == 0
+        assert peers.slots == []
 
     run(world, check)
 
@@ -109,7 +89,7 @@ def test_model_that_was_loaded_again(gpu):
         given_there = memory.region(0)
         world.request(memory={"in": given_there})
         await settle()
-        ((tensors, target, _),) = peers.pending
+        ((tensors, target, *_),) = peers.pending
         assert ([each.region for each in tensors], target, world.open) == ([given_there], gpu, [])
         copy = peers.complete()
         await settle()
@@ -134,7 +114,7 @@ def test_one_copy_for_each_gpu():
         assert [model.node.writes for model, _, _ in world.open] == [["b2"]]
         copy = peers.complete()
         await settle()
-        assert peers.count == 1
+        assert len(peers.moves) == 1
         assert [job.regions == [copy] for _, job, _ in world.open] == [False, True, True]
         while world.open or peers.pending:
             world.answer(0) if world.open else peers.complete()
@@ -154,7 +134,7 @@ def test_copy_that_others_can_read():
         await settle()
         region = peers.complete(is_on_gpu=False)
         await settle()
-        assert (peers.count, peers.pending) == (1, [])
+        assert (len(peers.moves), peers.pending) == (1, [])
         assert [job.regions for _, job, _ in world.open] == [[region], [region]]
         while world.open:
             world.answer(0)
@@ -231,7 +211,7 @@ def test_whatever_happens(graphs, limit, data):
         """One thing that a model or a broker does."""
         if (peers.pending and data.draw(st.booleans())) or not world.open:
             index = data.draw(st.integers(0, len(peers.pending) - 1))
-            peers.fail(index) if fails else peers.complete(index, is_on_gpu=data.draw(st.booleans()))
+            peers.fail(index=index) if fails else peers.complete(index, is_on_gpu=data.draw(st.booleans()))
         else:
             world.answer(data.draw(st.integers(0, len(world.open) - 1)), InferenceError("no") if fails else None)
 

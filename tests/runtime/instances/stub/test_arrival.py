@@ -17,9 +17,10 @@ from pyruntime.utils.errors import Code
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
 
 from ...event_loops import settle
+from ...gpu_copies import LOST, Peers
 from ...gpu_regions import gpu_region
 from .test_batches import EMPTY, KILLED, Bench, Request, result
-from .test_gpu_calls import LOST, Lessor, Peers
+from .test_gpu_calls import Lessor
 
 BUG = "the server failed to copy inputs of a request; its log says why"
 

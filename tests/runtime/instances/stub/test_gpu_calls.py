@@ -8,45 +8,20 @@ from dataclasses import replace
 import pytest
 
 from pyruntime.runtime.gpus.tensor_places import TensorPlaces
-from pyruntime.runtime.memory.gpu_peers import GpuSlot, Moved, Tensor
+from pyruntime.runtime.memory.gpu_peers import GpuSlot, Tensor
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.requests.types import InferResponse, OnGpu, OutputTensor
 from pyruntime.utils.addresses import address
-from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.errors import Code
 from pyruntime.utils.messages import NO_SLOT, Answer, MapGpu, ReleaseHold, Unread
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
 
 from ...event_loops import settle
+from ...gpu_copies import LOST, Peers
 from ...gpu_regions import gpu_region
 from .test_calls import SIZE, Bench, Callee
 
 DECOUPLED = "model_transaction_policy { decoupled: true }"
-LOST = InferenceError("the broker of GPU 1 was lost", Code.UNAVAILABLE)
-
-
-class Peers:
-    """Copies between GPUs which the test completes. `slots` are those of the copies that nobody has freed."""
-
-    def __init__(self):
-        self.moves = []
-        self.slots = []
-        self.unreachable = set()
-
-    def reaches(self, source, target):
-        return (source, target) not in self.unreachable
-
-    async def move(self, tensors, gpu, memory):
-        self.moves.append((tensors, gpu, memory, asyncio.get_running_loop().create_future()))
-        return await self.moves[-1][3]
-
-    def complete(self, region, *addresses, move=-1):
-        """A copy is complete, in this region."""
-        slot = GpuSlot(region, lambda: self.slots.remove(slot))
-        self.slots.append(slot)
-        self.moves[move][3].set_result(Moved(region, slot, list(addresses)))
-
-    def fail(self, error=LOST):
-        self.moves[-1][3].set_exception(error)
 
 
 class Lessor:

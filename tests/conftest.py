@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from .plugins import bytecode, examples, gpus, libraries, processes, pythons
+from .plugins import bytecode, examples, gpus, libraries, processes, pythons, regions
 
 examples.load()
 # Their assertions say as much as those of tests.
@@ -17,7 +17,7 @@ pytest.register_assert_rewrite("tests.e2e.harness")
 
 
 def pytest_configure(config):
-    for plugin in (bytecode, gpus, libraries, processes, pythons):
+    for plugin in (bytecode, gpus, libraries, processes, pythons, regions):
         config.pluginmanager.register(plugin)
 
 

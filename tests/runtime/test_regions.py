@@ -21,10 +21,8 @@ PUNCH_HOLE = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
 
 @pytest.fixture
-def region():
-    made = create_region("a test")
-    yield made
-    made.close()
+def region(new_region):
+    return new_region()
 
 
 class TestMade:

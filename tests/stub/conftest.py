@@ -50,23 +50,18 @@ def granting():
 
 
 @pytest.fixture
-def regions(granting):
+def regions(granting, new_region):
     """The regions of a stub. Its request region has 1 MiB of memory."""
-    requests = create_region("requests of a test")
-    requests.commit(0, COMMITTED_BYTES)
+    requests = new_region(COMMITTED_BYTES)
     made = Regions(requests, granting.theirs)
     made.set_number(requests.number)
-    yield made
-    requests.close()
+    return made
 
 
 @pytest.fixture
-def other_region():
+def other_region(new_region):
     """Another model's region, with 1 MiB of memory."""
-    made = create_region("another model's memory")
-    made.commit(0, COMMITTED_BYTES)
-    yield made
-    made.close()
+    return new_region(COMMITTED_BYTES)
 
 
 class Host:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from pyruntime.runtime.regions import ClientRegion, create_region
+from pyruntime.runtime.regions import ClientRegion
 from pyruntime.stub.pb_utils import InferenceRequest, InferenceResponse, Tensor
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils.addresses import address
@@ -54,10 +54,8 @@ def client(granting):
 
 
 @pytest.fixture
-def responses():
-    made = create_region("responses of a test")
-    yield made
-    made.close()
+def responses(new_region):
+    return new_region()
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from pyruntime.runtime.regions import create_region
 from pyruntime.stub.memory import Copied, Held, Regions, is_large
 from pyruntime.utils.addresses import address, split
 from pyruntime.utils.arena import LARGE_BYTES, PAGE_BYTES
@@ -104,17 +103,14 @@ class TestOtherRegion:
         array[:] = 7
         assert other_region.view[65] == LARGE[1]
 
-    def test_several_that_come_in_any_order(self, regions, granting):
+    def test_several_that_come_in_any_order(self, regions, granting, new_region):
         """Regions are found in any order among those that were granted."""
-        others = [create_region("a test") for _ in range(3)]
+        others = [new_region(4096) for _ in range(3)]
         for number, other in enumerate(others):
-            other.commit(0, 4096)
             other.view[0] = number
         granting(*others)
         for number in (2, 0, 1):
             assert regions.read(address(others[number].number, 0), 1) == bytes([number])
-        for other in others:
-            other.close()
 
     def test_that_is_never_granted(self, regions, granting, other_region):
         """A region that is never granted is an error instead of an endless wait."""
@@ -134,11 +130,10 @@ class TestOtherRegion:
         regions.unmap(other_region.number)
         assert own_descriptors() == before
 
-    def test_from_many_threads(self, regions, granting):
+    def test_from_many_threads(self, regions, granting, new_region):
         """Threads that meet the same regions for the first time all get them."""
-        others = [create_region("a test") for _ in range(4)]
+        others = [new_region(4096) for _ in range(4)]
         for number, other in enumerate(others):
-            other.commit(0, 4096)
             other.view[0] = number
         wrong = []
 
@@ -155,8 +150,6 @@ class TestOtherRegion:
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
         assert wrong == []
-        for other in others:
-            other.close()
 
 
 class TestHeld:
@@ -246,12 +239,10 @@ class TestLocate:
         assert regions.locate(array[:, :50]) is None
         assert regions.locate(array[2:4]) == address(regions.requests.number, 200)
 
-    def test_before_it_has_a_number(self, granting):
+    def test_before_it_has_a_number(self, granting, new_region):
         """A stub that loads nothing yet knows its own region as 0."""
-        requests = create_region("a test")
-        made = Regions(requests, granting.theirs)
+        made = Regions(new_region(), granting.theirs)
         assert made.locate(array_of(made, 64, 8)) == 64
-        requests.close()
 
 
 class TestUnmap:
@@ -274,10 +265,9 @@ class TestUnmap:
         array[0] = 7
         assert other_region.view[64] == 7
 
-    def test_what_was_never_looked_at(self, regions, granting, other_region):
+    def test_what_was_never_looked_at(self, regions, granting, other_region, new_region):
         """A region that was granted in vain is not kept when it is met at last."""
-        last = create_region("a test")
-        last.commit(0, 4096)
+        last = new_region(4096)
         granting(other_region)
         regions.unmap(other_region.number)
         granting(last)
@@ -286,4 +276,3 @@ class TestUnmap:
         regions.unmap(last.number)
         assert own_descriptors() == before
         assert other_region.number not in regions._regions
-        last.close()

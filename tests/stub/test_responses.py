@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pyruntime.runtime.regions import create_region
 from pyruntime.stub import gpus
 from pyruntime.stub.pb_utils import (
     TRITONSERVER_REQUEST_RELEASE_ALL,
@@ -31,10 +30,8 @@ OUTPUTS = {"A", "B"}
 
 
 @pytest.fixture
-def region():
-    made = create_region("a test")
-    yield made
-    made.close()
+def region(new_region):
+    return new_region()
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 from pyruntime.runtime.calls.call_request import CallRequest
 from pyruntime.runtime.calls.gpu_inputs import bring_inputs, lie_elsewhere
 from pyruntime.runtime.memory.gpu_peers import Tensor
-from pyruntime.runtime.regions import create_region
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
@@ -23,10 +22,8 @@ NO_MEMORY = InferenceError("no memory")
 
 
 @pytest.fixture
-def shared():
-    made = create_region("test")
-    yield made
-    made.close()
+def shared(new_region):
+    return new_region()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from pyruntime.runtime.calls.call_request import CallRequest, ValidatedSignature
 from pyruntime.runtime.calls.model_call import ModelCall
 from pyruntime.runtime.calls.tensors import CallInputs, HeldResponse, LeftMemory
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.regions import create_region
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.addresses import address, split
 from pyruntime.utils.errors import Code, InferenceError
@@ -24,12 +23,8 @@ def is_open(region):
 
 
 @pytest.fixture
-def regions():
-    made = [create_region("a test"), create_region("a test")]
-    yield made
-    for region in made:
-        if is_open(region):
-            region.close()
+def regions(new_region):
+    return [new_region(), new_region()]
 
 
 @pytest.fixture

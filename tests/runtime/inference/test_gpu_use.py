@@ -125,11 +125,8 @@ def model():
 
 
 @pytest.fixture
-def region():
-    made = create_region("test")
-    made.commit(0, 4096)
-    yield made
-    made.close()
+def region(new_region):
+    return new_region(4096)
 
 
 def on_gpu(name, memory, offset, size):

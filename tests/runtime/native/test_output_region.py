@@ -22,11 +22,9 @@ FULL = LIMIT - LIMIT // KEPT_SHARE
 
 
 @pytest.fixture
-def shared():
+def shared(new_region):
     """A region of shared memory."""
-    region = create_region("a test")
-    yield region
-    region.close()
+    return new_region()
 
 
 @pytest.fixture

@@ -4,17 +4,13 @@
 
 import pytest
 
-from pyruntime.runtime.regions import create_region
-
 from .far_end import Stub
 
 
 @pytest.fixture
-def requests():
+def requests(new_region):
     """The request region of its model."""
-    made = create_region("requests of a test")
-    yield made
-    made.close()
+    return new_region()
 
 
 @pytest.fixture

@@ -28,11 +28,9 @@ class Lessor:
 
 
 @pytest.fixture
-def other():
-    made = create_region("another model's memory")
-    yield made
-    if made.fileno() >= 0:
-        made.close()
+def other(new_region):
+    """Another model's memory."""
+    return new_region()
 
 
 class TestRegions:

@@ -5,10 +5,10 @@
 import asyncio
 import functools
 
+from tests.patience import PATIENCE_S
+
 # More than anything takes that is tested here.
 TURNS = 20
-# A test that waits for this long waits for ever: it fails rather than hangs.
-PATIENCE_S = 60
 
 
 def in_a_loop(test):

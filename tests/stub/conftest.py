@@ -24,12 +24,11 @@ from pyruntime.stub.pb_utils import pooled
 from pyruntime.stub.worker import Worker
 from pyruntime.utils.channel import HostChannel, StubChannel
 from pyruntime.utils.messages import PROTOCOL_VERSION, Hello, Infer, Load, Ready
+from tests.patience import PATIENCE_S
 
 from .gpu_broker import make_broker, write_tensor
 
 COMMITTED_BYTES = 1 << 20
-# A wait that takes this long will never end: the test fails instead of hanging.
-PATIENCE_S = 60
 CONFIG = {"name": "m", "input": [], "output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [2]}]}
 HEAD = "import json\nimport numpy as np\nimport triton_python_backend_utils as pb_utils\n"
 MODEL = "class TritonPythonModel:\n    def execute(self, requests):\n{}"

@@ -35,10 +35,9 @@ from pyruntime.utils.messages import (
     Stop,
     Stopped,
 )
+from tests.patience import PATIENCE_S
 
 PREFIX = "Failed to process the request(s) for model 'm_0', message: "
-# A wait that takes this long will never end: the test fails instead of hanging.
-PATIENCE_S = 60
 FORGOTTEN = "the model has let go of the request without a response"
 DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
 EMPTY = [OK, "", NO_SLOT, [], ""]

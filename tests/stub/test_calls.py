@@ -27,9 +27,8 @@ from pyruntime.utils.arena import LARGE_BYTES
 from pyruntime.utils.errors import Code, LocalError
 from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, OK, Answer, Call, CancelCall, Consumed, ReleaseHold
 from pyruntime.utils.request_codec import IN_MAIN_MEMORY, PLACES
+from tests.patience import PATIENCE_S
 
-# A thread that takes this long never ends: the test fails rather than hangs.
-PATIENCE_S = 60
 SMALL = np.arange(4, dtype=np.uint8)
 MEDIUM = np.arange(INLINE_BYTES_MAX + 1, dtype=np.uint16).astype(np.uint8)
 LARGE = np.arange(LARGE_BYTES, dtype=np.uint32).astype(np.uint8)

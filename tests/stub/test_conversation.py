@@ -55,9 +55,8 @@ from pyruntime.utils.messages import (
     Unread,
 )
 from pyruntime.utils.request_codec import decode_request
+from tests.patience import PATIENCE_S
 
-# A wait that takes this long will never end: the test fails instead of hanging.
-PATIENCE_S = 60
 CONFIG = (
     "name: 'm' max_batch_size: 8 input { name: 'IN' data_type: TYPE_FP32 dims: -1 } "
     "output { name: 'OUT' data_type: TYPE_FP32 dims: -1 } "

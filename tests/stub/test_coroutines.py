@@ -12,9 +12,7 @@ from pyruntime.stub.coroutines import Coroutines
 from pyruntime.stub.link import Link
 from pyruntime.utils.channel import HostChannel, StubChannel
 from pyruntime.utils.messages import PROTOCOL_VERSION, Answer, Hello, Infer, Load, Ready
-
-# A thread that takes this long never ends: the test fails rather than hangs.
-PATIENCE_S = 60
+from tests.patience import PATIENCE_S
 
 
 class Bench:

@@ -25,9 +25,7 @@ from pyruntime.utils.messages import (
     ReleaseHold,
     Reply,
 )
-
-# A thread that takes this long never ends: the test fails rather than hangs.
-PATIENCE_S = 60
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,8 @@ from pyruntime.utils.addresses import address, split
 from pyruntime.utils.arena import LARGE_BYTES, PAGE_BYTES
 from pyruntime.utils.errors import LocalError
 from tests.own_descriptors import own_descriptors
+from tests.patience import PATIENCE_S
 
-# A thread that takes this long never ends: the test fails rather than hangs.
-PATIENCE_S = 60
 LARGE = np.arange(LARGE_BYTES, dtype=np.uint32).astype(np.uint8)
 
 

@@ -11,9 +11,8 @@ from pyruntime.stub.host import Host
 from pyruntime.stub.pb_utils import InferenceResponse, TritonModelException
 from pyruntime.stub.pb_utils.sender import InferenceResponseSender
 from pyruntime.stub.streams import FINAL, Stream
+from tests.patience import PATIENCE_S
 
-# A thread that takes this long never ends: the test fails rather than hangs.
-PATIENCE_S = 60
 CLOSED = r"^Unable to send response\. Response sender has been closed\.$"
 FLAG = r"^Unable to send response\. Unsupported flag provided\.$"
 NOTHING = r"^Inference Response object must be provided when the response flags is set to zero\.$"

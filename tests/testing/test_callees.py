@@ -37,7 +37,6 @@ NOT_READY = (
     "Model other - Error when running inference: Failed for execute the inference request. Model 'other' is not ready."
 )
 IS_DECOUPLED = "Model other - Error when running inference: Model other is using the decoupled."
-PATIENCE_S = 60.0
 
 
 @pytest.fixture

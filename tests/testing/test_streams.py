@@ -11,6 +11,7 @@ import pytest
 
 from pyruntime.testing import Code, InferenceError, Request, load_model
 from pyruntime.utils.flow_control import RESPONSES_AHEAD_MAX
+from tests.patience import PATIENCE_S
 
 from .conftest import DECOUPLED, IN_OUT
 
@@ -23,7 +24,6 @@ for request in requests:
         sender.send(answer(number))
     sender.send(flags=FINAL)
 """
-PATIENCE_S = 60.0
 # For waits that will exceed it.
 SHORT_S = 0.05
 

@@ -14,12 +14,11 @@ from pyruntime.runtime.app.queries import QUERIES
 from pyruntime.runtime.app.services import ModelServices
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.messages import OK
+from tests.patience import PATIENCE_S
 
 from ..event_loops import settle
 from ..server_states import new_state
 
-# A test that waits for this long waits for ever: it fails rather than hangs.
-PATIENCE_S = 60
 BAD_VERSION = "failed to get model version from specified version string '{}', version should be an integral value > 0"
 
 

@@ -18,12 +18,11 @@ from pyruntime.runtime.requests.types import ClientContents, InferRequest, Input
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import MEMORY_GPU
+from tests.patience import PATIENCE_S
 
 from ..event_loops import settle
 from ..model_specs import spec_from
 
-# A test that waits for this long waits for ever: it fails rather than hangs.
-PATIENCE_S = 60
 CONFIG = (
     "name: 'm' max_batch_size: 4 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
     "output { name: 'OUT' data_type: TYPE_FP32 dims: 2 } "

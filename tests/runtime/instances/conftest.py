@@ -22,11 +22,10 @@ from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.channel import StubChannel
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.messages import PROTOCOL_VERSION, Hello, Load, Ready
+from tests.patience import PATIENCE_S
 
 from ..model_specs import spec_from
 
-# A test that waits for this long waits for ever: it fails rather than hangs.
-PATIENCE_S = 60
 CONFIG = (
     "name: 'm' max_batch_size: 8 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
     "output { name: 'OUT' data_type: TYPE_FP32 dims: 2 } "

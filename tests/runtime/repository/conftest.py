@@ -17,9 +17,7 @@ from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.live import LiveVersions
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import LoadError
-
-# A test that waits for this long waits for ever.
-PATIENCE_S = 60
+from tests.patience import PATIENCE_S
 
 
 class NewInstance:

@@ -20,8 +20,9 @@ from pyruntime.runtime.scheduling.resource_grants import ResourceGrants
 from pyruntime.runtime.settings import ResourceLimit
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions
+from tests.patience import PATIENCE_S
 
-from ..event_loops import PATIENCE_S, in_a_loop
+from ..event_loops import in_a_loop
 from ..model_specs import spec_from
 
 CONFIG = "name: 'm' backend: 'b' max_batch_size: 4 input { name: 'IN' data_type: TYPE_INT32 dims: 2 } "

@@ -17,11 +17,10 @@ from pyruntime.runtime.scheduling.response_order import HELD_MAX
 from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions
+from tests.patience import PATIENCE_S
 
 from ..model_specs import spec_from
 
-# A test that waits for this long waits for ever: it fails rather than hangs.
-PATIENCE_S = 60
 CONFIG = "name: 'm' max_batch_size: 4 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
 
 

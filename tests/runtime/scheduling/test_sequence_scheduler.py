@@ -19,8 +19,9 @@ from pyruntime.runtime.scheduling.sequence_scheduler import SequenceScheduler
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions
+from tests.patience import PATIENCE_S
 
-from ..event_loops import PATIENCE_S, in_a_loop, settle
+from ..event_loops import in_a_loop, settle
 from ..model_specs import spec_from
 
 START, END = 1, 2

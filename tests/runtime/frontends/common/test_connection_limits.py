@@ -10,11 +10,9 @@ from pyruntime.runtime.frontends.common.connection_limits import ACCEPTS_PER_COU
 from pyruntime.runtime.inference import pending_bytes
 from pyruntime.runtime.inference.pending_bytes import PendingBytes
 from pyruntime.runtime.inference.turns import Turns
+from tests.patience import PATIENCE_S
 
 from ...event_loops import settle
-
-# Patience, not a measure.
-PATIENCE_S = 60
 
 
 class Connection:

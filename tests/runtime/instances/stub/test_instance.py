@@ -43,11 +43,10 @@ from pyruntime.utils.messages import (
     Stop,
     Stopped,
 )
+from tests.patience import PATIENCE_S
 
 from ...event_loops import settle
 
-# A test that waits for this long waits for ever: it fails rather than hangs.
-PATIENCE_S = 60
 KILLED = ProcessExit(-signal.SIGKILL)
 SUCCESS = [OK, "", -1, [], ""]
 

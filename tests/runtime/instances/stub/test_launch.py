@@ -24,6 +24,7 @@ from pyruntime.runtime.regions import create_region
 from pyruntime.utils.channel import HostChannel
 from pyruntime.utils.launching import DESCRIPTORS, EXITED, encode_reply
 from pyruntime.utils.messages import Hello, Stop
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.processes
 
@@ -31,7 +32,6 @@ pytestmark = pytest.mark.processes
 LAUNCHES = 100
 # The soft limit of descriptors in stubs.
 FILES_MAX = 333
-PATIENCE_S = 60.0
 OURS = Environment(sys.executable, "ours", Place(sys.executable).variables(os.environ))
 KILLED = ProcessExit(-signal.SIGKILL)
 # A program that starts a process in a session of its own, which prints its number, and whose parent has ended.

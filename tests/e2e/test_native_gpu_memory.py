@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import tritonclient.http as http
 
-from tests.plugins.gpus import gpu_of_this_machine
+from tests.plugins.gpus import TWO_PEERS, gpu_of_this_machine
 
 from .harness.frameworks import FRAMEWORKS, STAND_IN_ARRAY
 from .harness.gpu_regions import leased
@@ -147,6 +147,13 @@ FP32_IN = FP32_IN_OUT.partition("output")[0]
 RESULT = 'output [ { name: "RESULT" data_type: TYPE_STRING dims: [ 1 ] } ]'
 # The number of GPU 1 in the process of each model.
 MODELS = {"in_server": 1, "isolated": 0}
+
+
+@pytest.fixture(scope="module")
+def machine(machine):
+    """A machine with two GPUs that have access to each other."""
+    machine.describe(*TWO_PEERS)
+    return machine
 
 
 @pytest.fixture(scope="module")
@@ -311,20 +318,30 @@ def test_outputs_for_steps(server):
     assert told(ask(server, "chain", "output OUT cpu 0 1 2")) == ("CPU 0", "main memory", [2, 3])
 
 
-def test_outputs_for_memory_of_clients(server, machine):
-    """The output is copied on the GPU, from where the backend has written it to the memory of the client."""
-    gpu = machine.gpu(1)
-    pointer = gpu.allocate(12)
-    command, output = http.InferInput("COMMAND", [1], "BYTES"), http.InferRequestedOutput("OUT")
-    command.set_data_from_numpy(np.array(["output OUT gpu 0 1 2 3"], object))
-    output.set_shared_memory("client", 12)
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize(("name", "place"), [("in_server", "CPU 0"), ("isolated", "GPU 0")])
+def test_memory_of_clients(server, machine, name, device, place):
+    """It is copied to main memory for a backend in the server, and back; one in a process of its own uses its GPU.
+
+    Of that the client's memory is there, or on another GPU from and to which it is copied.
+    """
+    gpu = machine.gpu(device)
+    pointer = gpu.allocate(20)
+    gpu.write(pointer, np.array([4, 5], np.float32).view(np.uint8))
+    steps = "input IN gpu GPU", "values IN", "output OUT gpu GPU 1 2 3"
+    command = http.InferInput("COMMAND", [1], "BYTES")
+    command.set_data_from_numpy(np.array(["\n".join(steps).replace("GPU", str(MODELS[name]))], object))
+    given, output = http.InferInput("IN", [2], "FP32"), http.InferRequestedOutput("OUT")
+    given.set_shared_memory("client", 8)
+    output.set_shared_memory("client", 12, 8)
     with closing(server.client()) as client:
-        client.register_cuda_shared_memory("client", base64.b64encode(gpu.export(pointer)), 1, 12)
-        result = client.infer("isolated", [command], outputs=[output, http.InferRequestedOutput("RESULT")])
+        client.register_cuda_shared_memory("client", base64.b64encode(gpu.export(pointer)), device, 20)
+        result = client.infer(name, [command, given], outputs=[output, http.InferRequestedOutput("RESULT")])
         client.unregister_cuda_shared_memory("client")
-    found = np.empty(3, np.float32)
+    found = np.empty(5, np.float32)
     gpu.read(pointer, found.view(np.uint8))
-    assert (result.as_numpy("RESULT").item(), found.tolist()) == (b"GPU 0\n", [1, 2, 3])
+    assert result.as_numpy("RESULT").item().decode().splitlines() == [f"8 bytes in {place}", "4 5 ", place]
+    assert found.tolist() == [4, 5, 1, 2, 3]
 
 
 def test_old_custom_backends(server):

@@ -256,8 +256,12 @@ class Ledger:
         """All has happened that can happen now: check the requests that still wait."""
         for version, books in self.books.items():
             if books.open:
-                # What is open has no last answer: see Entry.is_waiting.
-                waiting = [entry for entry in books.open.values() if entry.queues and entry.job.instance is None]
+                # What is open has no last answer, unless that waits for its turn: see Entry.is_waiting.
+                waiting = [
+                    entry
+                    for entry in books.open.values()
+                    if entry.queues and entry.job.instance is None and not _is_held(entry.job)
+                ]
                 if waiting and version.world.is_serving(version):
                     self._check_waiting(version, books, waiting, self._clock.now_ns)
 
@@ -269,7 +273,7 @@ class Ledger:
                 is_limited = is_limited or entry.policy.max_queue_size
                 if entry.deadline_ns is not None:
                     self._check_time(entry, now_ns)
-            if entry.must_end and entry.job.turn is None:  # else the answer comes in its turn
+            if entry.must_end:
                 self.violated(f"{spec.name}: request {entry.number} waits, although it was cancelled")
         if is_limited:
             self._check_limit(spec, waiting)
@@ -347,6 +351,11 @@ class Ledger:
 
 def _is_ordered(spec):
     return spec.dynamic_batching is not None and spec.dynamic_batching.preserve_ordering
+
+
+def _is_held(job):
+    """Whether the last answer is there, and waits for its turn."""
+    return job.turn is not None and bool(job.turn.held) and job.turn.held[-1][1]
 
 
 def _level_of(spec, job):

@@ -296,7 +296,8 @@ def converse(host, body, rounds, concurrency=1, kept=0, **config):
     connection = Connection(host)
     batches = StubBatches(plan, connection, Owner(), NoCalls())
     handlers = {
-        Result: batches.answered, Failed: batches.answered, Respond: batches.responded, Retired: batches.retired,
+        Result: batches.answered, Failed: batches.answered, Respond: batches.responded,
+        Retired: batches.retained.retired,
     }  # fmt: skip
     batches.open()
     requests = []

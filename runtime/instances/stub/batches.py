@@ -24,21 +24,20 @@ from pyruntime.runtime.calls.guarded import start_guarded
 from pyruntime.runtime.execution.deadlock import FREE, Waiting
 from pyruntime.runtime.execution.executor import Batch, ExecutorOwner
 from pyruntime.runtime.execution.job import Job
-from pyruntime.runtime.execution.states import StateMemory
 from pyruntime.runtime.instances.capacity import AdaptiveCapacity
 from pyruntime.runtime.instances.codec import Outcome, ResponseReader, StateReader, as_outcome, not_reschedulable
 from pyruntime.runtime.instances.inflight import InflightBatches
 from pyruntime.runtime.instances.stub.arrival import Arrival
+from pyruntime.runtime.instances.stub.cancel_flags import CancelFlags
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
+from pyruntime.runtime.instances.stub.retained import RetainedMemory
 from pyruntime.runtime.instances.stub.streams import Streams
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
-from pyruntime.runtime.memory.requests import SharedSlot
 from pyruntime.runtime.regions import GpuRegion
-from pyruntime.runtime.requests.types import InferResponse, Slot, free_slots
+from pyruntime.runtime.requests.types import InferResponse, Slot
 from pyruntime.utils.errors import Code, InferenceError, LocalError, PeerError
-from pyruntime.utils.messages import SLOT, Failed, Requeue, Respond, Result, Retired
-from pyruntime.utils.regions import FLAGS_BYTES
+from pyruntime.utils.messages import SLOT, Failed, Requeue, Respond, Result
 from pyruntime.utils.request_codec import encode_requests
 
 CAPACITY_MAX = 8
@@ -84,7 +83,7 @@ class InflightBatch:
 
 
 class StubBatches(InflightBatches[InflightBatch]):
-    """See the module."""
+    """See the module. `retained` is the request memory that the model keeps."""
 
     def __init__(
         self, instance_spec: StubInstanceSpec, connection: StubConnection, owner: ExecutorOwner, calls: BatchCalls
@@ -109,10 +108,8 @@ class StubBatches(InflightBatches[InflightBatch]):
             spec, instance_spec.version, connection.responses, connection.returns.release, connection.regions.leased
         )
         self._streams = Streams(connection.returns, instance_spec.statistics, spec.decoupled)
-        # Request memory that the model keeps, by the serial of the request.
-        self._retained: dict[int, list[Slot]] = {}
-        # Serials of the requests whose flags are set.
-        self._flagged: set[int] = set()
+        self.retained = RetainedMemory(is_shared=spec.iterative_sequence)
+        self._flags = CancelFlags(connection.set_flag)
         self._last_end_ns = 0
 
     def __len__(self) -> int:
@@ -174,9 +171,9 @@ class StubBatches(InflightBatches[InflightBatch]):
             job.serial = serial
             serial += 1
         self._serial = serial
-        if self._flagged:  # a new request may share the flag of a cancelled one
+        if self._flags.raised:  # a new request may share the flag of a cancelled one
             for job in batch:
-                self._clear_flag(job.serial)
+                self._flags.lower(job.serial)
         self.capacity -= 1
 
     def warm_up(self, batch: Batch) -> None:
@@ -199,9 +196,8 @@ class StubBatches(InflightBatches[InflightBatch]):
         if job.cancelled or is_over:
             return
         job.cancelled = True
-        if not self._shares_flag(job):
-            self._flagged.add(serial)
-            self._connection.set_flag(serial, 1)
+        others = [each for inflight in self._inflight.values() for each in inflight.batch]
+        self._flags.raise_for(job, others + self._streams.jobs())
         if inflight is not None and all(each.cancelled for each in inflight.batch):
             self._calls.cancel_batch(inflight.number)
 
@@ -271,7 +267,7 @@ class StubBatches(InflightBatches[InflightBatch]):
             else [InferenceError(answers)] * len(batch)  # of a Failed, in the place of the responses
         )
         if retained:
-            self._retain(number, batch, retained)
+            self.retained.retain(number, batch, retained)
         del self._inflight[number]
         now_ns = time.monotonic_ns()
         begin_ns = inflight.sent_ns
@@ -294,7 +290,7 @@ class StubBatches(InflightBatches[InflightBatch]):
             if (type(outcome) is not InferResponse or not plain) and self._settle(job, outcome, inflight, now_ns):
                 continue
             if job.cancelled:
-                self._clear_flag(job.serial)
+                self._flags.lower(job.serial)
             if job.regions:  # a caller gets one message with the response and that its inputs have been read
                 job.free()
             # Somebody waits for the response: a client, or the next step of an ensemble. All else comes after it.
@@ -337,7 +333,7 @@ class StubBatches(InflightBatches[InflightBatch]):
             inflight = inflight or self._batch_with(serial)
             if inflight is not None:
                 inflight.finished |= {serial}
-            self._clear_flag(serial)
+            self._flags.lower(serial)
         elif type(outcome) is InferResponse and self._spec.decoupled:
             assert message.response is not None  # the outcome was read from it
             once = self._streams.once(serial, message.response[SLOT], size)
@@ -360,14 +356,6 @@ class StubBatches(InflightBatches[InflightBatch]):
             self._owner.capacity_freed()  # the waiting batch may have ended meanwhile
         self._notify_if_idle()
 
-    def retired(self, message: Retired) -> None:
-        """The model has released requests whose inputs it kept."""
-        for serial in message.requests:
-            slots = self._retained.pop(serial, None) if type(serial) is int else None
-            if slots is None:
-                raise PeerError(f"request {serial!r} is retired and was not retained")
-            free_slots(slots)
-
     # Settling answers.
 
     def _settle(self, job: Job, outcome: Outcome, inflight: InflightBatch, now_ns: int) -> bool:
@@ -383,7 +371,7 @@ class StubBatches(InflightBatches[InflightBatch]):
         elif serial in self._streams:
             self._leave_execute(job)
             if outcome is not None:  # execute failed after a sender had begun
-                self._clear_flag(serial)
+                self._flags.lower(serial)
                 self._streams.end(serial, as_outcome(outcome))
         elif outcome is None:
             self._streams.open(serial, job, inflight.sent_ns)
@@ -408,12 +396,12 @@ class StubBatches(InflightBatches[InflightBatch]):
 
     def _fail(self, job: Job, failure: InferenceError, now_ns: int) -> None:
         """See InflightBatches."""
-        self._clear_flag(job.serial)
+        self._flags.lower(job.serial)
         super()._fail(job, failure, now_ns)
 
     def _reschedule_or_fail(self, job: Job, now_ns: int) -> None:
         if self._spec.iterative_sequence:
-            self._clear_flag(job.serial)
+            self._flags.lower(job.serial)
             self._reschedule(job)
         else:
             self._fail(job, not_reschedulable(), now_ns)
@@ -421,7 +409,7 @@ class StubBatches(InflightBatches[InflightBatch]):
     def _recall(self, batch: Batch) -> None:
         """Put back a batch that the stub has not begun, to execute it later."""
         for job in batch:
-            self._clear_flag(job.serial)
+            self._flags.lower(job.serial)
             job.instance = None
         self._owner.put_back(batch)
 
@@ -435,39 +423,13 @@ class StubBatches(InflightBatches[InflightBatch]):
                 return inflight
         return None
 
-    # Flags of cancelled requests.
-
-    def _shares_flag(self, job: Job) -> bool:
-        """Whether the stub has another request with the same flag, which is not cancelled."""
-        others = [each for inflight in self._inflight.values() for each in inflight.batch] + self._streams.jobs()
-        return any(each is not job and (each.serial - job.serial) % FLAGS_BYTES == 0 for each in others)
-
-    def _clear_flag(self, serial: int) -> None:
-        """Clear the flag of a request, even if it shares the flag with a cancelled one."""
-        for flagged in [each for each in self._flagged if (each - serial) % FLAGS_BYTES == 0]:
-            self._flagged.discard(flagged)
-            self._connection.set_flag(serial, 0)
-
-    # Memory that a model keeps, and the death of the stub.
-
-    def _retain(self, number: int, batch: Batch, indexes: Sequence[object]) -> None:
-        """Take the slots of requests whose inputs the model keeps from their jobs, so that they are not reused."""
-        for index in indexes:
-            if type(index) is not int or not 0 <= index < len(batch) or number + index in self._retained:
-                raise PeerError(f"request {index!r} is retained and does not exist, or is retained twice")
-            job = batch[index]
-            if self._spec.iterative_sequence:  # the job may need its memory again
-                job.slots = [_shared(slot) for slot in job.slots]
-                self._retained[number + index] = list(job.slots)
-            else:
-                self._retained[number + index], job.slots = job.slots, []
+    # The death of the stub.
 
     def died(self, exit: ProcessExit, restarts: bool) -> None:
         """The stub has ended: fail the batches that it ran, and also the others unless the instance restarts."""
         self.close()
-        for slots in self._retained.values():
+        for slots in self.retained.take_all():
             self._calls.free_unread(slots)
-        self._retained.clear()
         self._reader.forget()
         failure = InferenceError(
             f"Stub process '{self._name}' is not healthy. It was lost while it ran this request: {exit.describe()}"
@@ -499,8 +461,3 @@ class StubBatches(InflightBatches[InflightBatch]):
                 for job in batch:
                     self._fail(job, failure, now_ns)
         self._notify_if_idle()
-
-
-def _shared(slot: Slot) -> Slot:
-    """A slot with one more user."""
-    return slot.share() if isinstance(slot, StateMemory) else SharedSlot(slot)

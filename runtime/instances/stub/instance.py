@@ -230,7 +230,7 @@ class PythonInstance:
             Failed: batches.answered,
             Respond: batches.responded,
             Requeue: batches.put_back,
-            Retired: batches.retired,
+            Retired: batches.retained.retired,
             Call: call,
             CancelCall: calls.cancel,
             Consumed: calls.took,

@@ -740,7 +740,7 @@ class TestStates:
         request.job.give_states(request.job.states)
         bench.post(request)
         assert bench.connection.released == []
-        bench.batches.retired(Retired([2]))
+        bench.batches.retained.retired(Retired([2]))
         assert bench.connection.released == [(64, 8)]
 
 
@@ -921,12 +921,12 @@ class TestReschedule:
         request = bench.post()
         bench.batches.answered(result(1, RESCHEDULED, retained=[0]))
         if retires_first:
-            bench.batches.retired(Retired([1]))
+            bench.batches.retained.retired(Retired([1]))
         bench.batches.execute([request.job])
         bench.batches.answered(result(2, EMPTY))
         if not retires_first:
             assert not request.is_free
-            bench.batches.retired(Retired([1]))
+            bench.batches.retained.retired(Retired([1]))
         assert request.is_free
         assert request.response.outputs == []
 
@@ -937,7 +937,7 @@ class TestReschedule:
         for serial in range(1, 6):
             bench.batches.answered(result(serial, RESCHEDULED, retained=[0]))
             bench.batches.execute([request.job])
-        bench.batches.retired(Retired([4, 2, 1, 5, 3]))
+        bench.batches.retained.retired(Retired([4, 2, 1, 5, 3]))
         assert not request.is_free
         bench.batches.answered(result(6, EMPTY))
         assert request.is_free
@@ -1198,7 +1198,7 @@ class TestRetained:
         requests = bench.post(Request(), Request())
         bench.batches.answered(failed(1, retained=[1]))
         assert [request.is_free for request in requests] == [True, False]
-        bench.batches.retired(Retired([2]))
+        bench.batches.retained.retired(Retired([2]))
         assert requests[1].is_free
 
     def test_of_one_that_a_sender_answers(self, bench):
@@ -1209,7 +1209,7 @@ class TestRetained:
         assert not early.is_free
         assert not late.is_free
         bench.respond(2, EMPTY, True)
-        bench.batches.retired(Retired([1, 2]))
+        bench.batches.retained.retired(Retired([1, 2]))
         assert early.is_free
         assert late.is_free
 
@@ -1262,7 +1262,7 @@ class TestWhateverAStubSays:
         elif kind == "put back":
             batches.put_back(Requeue([batch]))
         elif kind == "retired":
-            batches.retired(Retired([request.job.serial]))
+            batches.retained.retired(Retired([request.job.serial]))
 
     def check(self, bench, steps):
         """Play these steps until the stub is killed for one of them, or dies; then nothing may be lost."""

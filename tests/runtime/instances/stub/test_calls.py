@@ -837,7 +837,7 @@ class Life:
             Failed: self.batches.answered,
             Respond: self.batches.responded,
             Requeue: self.batches.put_back,
-            Retired: self.batches.retired,
+            Retired: self.batches.retained.retired,
         }
         self.stub.connection.link.attach(handlers, lambda: None)
         self.batches.open()
@@ -1140,8 +1140,8 @@ class TestWhateverHappens:
             self.respond(pair, *what)
         elif kind == "put back" and len(posted) > 1:
             callee.say(Requeue([posted[1][0]]))
-        elif kind == "retired" and batches._retained:
-            callee.say(Retired([next(iter(batches._retained))]))
+        elif kind == "retired" and batches.retained.by_serial:
+            callee.say(Retired([next(iter(batches.retained.by_serial))]))
         elif kind == "callee dies":
             pair.life.die()
             pair.start()

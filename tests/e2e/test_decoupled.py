@@ -8,9 +8,12 @@ import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
+import h2.errors
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2
 
+from pyruntime.runtime.frontends.grpc import stream_stall_detector
 from pyruntime.utils.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX
 
 DECOUPLED = "model_transaction_policy { decoupled: true }"
@@ -562,6 +565,43 @@ class TestFlow:
 def infer(server, count, size):
     """The numbers that the sink has received from the source."""
     return server.infer("sink", {"IN": np.array([count, size])}).as_numpy("OUT").tolist()
+
+
+# One thread sends to all requests of a batch in turn.
+IN_TURN = """
+class TritonPythonModel:
+    def execute(self, requests):
+        senders = [request.get_response_sender() for request in requests]
+        for number in range(int(requests[0].inputs()[0].as_numpy().flat[0])):
+            for sender in senders:
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.full((1, 1), number))]))
+        for sender in senders:
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+def test_one_thread_for_two_clients(model, serve, bare_client, with_limits):
+    """A call whose client reads nothing stops the thread that answers it, and is reset; then the thread goes on."""
+    more = "dynamic_batching { preferred_batch_size: 2 max_queue_delay_microseconds: 600000000 }"
+    model("in_turn", IN_TURN, more=f"max_batch_size: 2 {DECOUPLED} {more}")
+    server = serve(wrapper=with_limits(stream_stall_detector, STALLED_S_MAX=1.0))
+    count = RESPONSES_AHEAD_MAX + 200
+    request = service_pb2.ModelInferRequest(model_name="in_turn", raw_input_contents=[np.int64(count).tobytes()])
+    request.inputs.add(name="IN", datatype="INT64", shape=[1, 1])
+    with bare_client(server.grpc_port, window=0) as client:
+        unread, read = (client.call(client.STREAM, request.SerializeToString()) for _ in range(2))
+        client.h2.increment_flow_control_window(1 << 24, read)
+        client.h2.increment_flow_control_window(1 << 24)
+        client.flush()
+        assert client.status(read) == "0"
+        assert client.calls[unread].status == f"reset {h2.errors.ErrorCodes.CANCEL.value}"
+        data, numbers = client.calls[read].data, []
+        while data:
+            size = 5 + int.from_bytes(data[1:5], "big")
+            response = service_pb2.ModelStreamInferResponse.FromString(bytes(data[5:size])).infer_response
+            numbers += [np.frombuffer(raw, np.int64)[0] for raw in response.raw_output_contents]
+            data = data[size:]
+    assert numbers == [*range(count)]
 
 
 class TestShutdown:

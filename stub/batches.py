@@ -19,6 +19,7 @@ from typing import Any, Dict, Iterable, List, Set
 from pyruntime.stub import gpus
 from pyruntime.stub.client_memory import ClientOutputs
 from pyruntime.stub.coroutines import Coroutines
+from pyruntime.stub.execute_result import WrongResponses, check_responses
 from pyruntime.stub.gpus import settle
 from pyruntime.stub.input_lifetime import KeptInputs
 from pyruntime.stub.link import Link
@@ -26,7 +27,7 @@ from pyruntime.stub.loader import describe, log_failure
 from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.pb_utils.functions import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 from pyruntime.stub.pb_utils.request import InferenceRequest
-from pyruntime.stub.responses import ResponseWriter, WrongResponses, check_responses
+from pyruntime.stub.responses import ResponseWriter
 from pyruntime.stub.server import Server
 from pyruntime.utils.errors import LocalError, PyruntimeError
 from pyruntime.utils.messages import RESCHEDULED, SENDER, Failed, Infer, Result, Retired, WireOutcome

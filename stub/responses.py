@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Validates the result of `execute`, and writes its tensors into the response region.
+"""Writes the responses of a model, and the inputs of its calls, for messages: tensors into the response region.
 
 One slot has all outputs of one response, so that the host frees it by one number. A call to another model has one slot
 for all inputs that are not in shared memory yet.
@@ -8,22 +8,17 @@ for all inputs that are not in shared memory yet.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from typing import TYPE_CHECKING, Any, Deque, Dict, Iterable, List, Optional, Set, Tuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, List, Optional, Set, Tuple
 
 from pyruntime.stub import gpus
 from pyruntime.stub.client_memory import ClientMemory, ClientOutputs, GpuOutputs
-from pyruntime.stub.memory import SHRUNK, Regions, pointer_of
+from pyruntime.stub.memory import SHRUNK, Regions
 from pyruntime.stub.pb_utils.errors import TritonModelException
-from pyruntime.stub.pb_utils.functions import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
-from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import Tensor
-from pyruntime.utils.arena import ALIGNMENT, LARGE_BYTES, Arena
-from pyruntime.utils.errors import Code, LocalError, OutOfMemoryError, PyruntimeError
+from pyruntime.stub.response_memory import SMALL_BYTES, ResponseMemory
+from pyruntime.utils.arena import ALIGNMENT, LARGE_BYTES
+from pyruntime.utils.errors import Code, LocalError, OutOfMemoryError
 from pyruntime.utils.messages import (
     INLINE_BYTES_MAX,
     NO_SLOT,
@@ -39,112 +34,19 @@ from pyruntime.utils.regions import Region
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU, TensorRef
 
 if TYPE_CHECKING:
-    from pyruntime.stub.gpu_memory import GpuMemory
     from pyruntime.stub.pb_utils.gpu_tensor import OnGpu
 
-# Up to this size, tobytes() and a slice assignment are faster than creating an array over the region.
-SMALL_BYTES = 16 << 10
 # Longer error messages are cut, because people read them.
 MESSAGE_CHARS_MAX = 64 << 10
 
 
-class WrongResponses(PyruntimeError):
-    """`execute` returned an invalid result. The message is Triton's, for the clients of the batch."""
-
-
-def check_responses(responses: Any, requests: List[InferenceRequest]) -> None:
-    """Raise WrongResponses unless `responses` is one InferenceResponse, or None, for each request, or None for all."""
-    if responses is None:
-        return  # senders answer all of them
-    if not isinstance(responses, list):
-        raise WrongResponses(f"Expected a list in the execute return, found type '{type(responses)}'.")
-    if len(responses) != len(requests):
-        raise WrongResponses(
-            "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
-            f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(responses)}\n"
-        )
-    for response, request in zip(responses, requests):
-        if response is None:
-            continue  # its sender answers it, or it is rescheduled
-        if request._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
-            raise WrongResponses(
-                "Expected a None object in the execute function return list for reschduled request, "
-                f"found type '{type(response)}'."
-            )
-        if not isinstance(response, InferenceResponse):
-            raise WrongResponses(
-                "Expected an 'InferenceResponse' object in the execute function return list, "
-                f"found type '{type(response)}'."
-            )
-
-
-class _Loan:
-    """A slot that is free when nothing refers to this: see gpu_memory.py."""
-
-    def __init__(self, writer: ResponseWriter, offset: int, pointer: int) -> None:
-        self._writer = writer
-        self.offset = offset
-        self.pointer = pointer
-
-    def __del__(self) -> None:
-        self._writer.take_back(self.offset)
-
-
-class ResponseWriter:
+class ResponseWriter(ResponseMemory):
     """Encodes responses, and the inputs of calls, for messages. Thread-safe."""
 
     def __init__(self, region: Region, growth_bytes: int, model_name: str, outputs: Set[str]) -> None:
-        self._arena = Arena(region, growth_bytes)
-        self._lock = threading.Lock()
-        # Slots of loans, to be freed by whoever next has the lock: a destructor may run in a thread that has it.
-        self._taken_back: Deque[int] = deque()
-        self._map = region.map
+        super().__init__(region, growth_bytes)
         self._model_name = model_name
         self._outputs = outputs
-        # The addresses of tensors on GPUs that are freed with a slot.
-        self._on_gpu: Dict[int, Tuple[GpuMemory, List[int]]] = {}
-
-    @property
-    def free_bytes(self) -> int:
-        """The number of free bytes in the region."""
-        with self._lock:
-            self._free_loans()
-            return self._arena.free_bytes
-
-    def free(self, slots: Iterable[int]) -> None:
-        """Free slots that the host has finished reading. Raises LocalError for an unknown slot."""
-        if self._on_gpu:
-            slots = list(slots)
-            for slot in slots:
-                if slot in self._on_gpu:
-                    memory, addresses = self._on_gpu.pop(slot)
-                    memory.free_all(addresses)
-        with self._lock:
-            if self._taken_back:
-                self._free_loans()
-            for slot in slots:
-                self._arena.free(slot)
-
-    def take_back(self, slot: int) -> None:
-        """Free a slot soon. For destructors, which must not wait for a lock."""
-        self._taken_back.append(slot)
-
-    def _free_loans(self) -> None:
-        """The caller has the lock."""
-        while self._taken_back:
-            self._arena.free(self._taken_back.popleft())
-
-    def _allocate(self, size: int) -> int:
-        """A slot. The caller has the lock. Raises OutOfMemoryError."""
-        if self._taken_back:
-            self._free_loans()
-        return self._arena.allocate(size)
-
-    def lend(self, size: int) -> _Loan:
-        """Memory that the host may write to. Raises OutOfMemoryError."""
-        with self._lock:
-            offset = self._allocate(size)
-        return _Loan(self, offset, pointer_of(self._map) + offset)
 
     def drop(self, response: WireResponse) -> None:
         """Free the memory of a response that is not sent."""
@@ -198,18 +100,6 @@ class ResponseWriter:
                 raise TritonModelException(f"no room for a request: {exc}") from exc
             raise
         return slot, _merged(tensors, places, refs)
-
-    def _own(self, slot: int, memory: GpuMemory, addresses: List[int]) -> int:
-        """Have tensors on a GPU freed with a slot. Returns the slot, which is a new one if there is none.
-
-        Raises OutOfMemoryError.
-        """
-        if addresses:
-            with self._lock:
-                if slot == NO_SLOT:
-                    slot = self._allocate(1)
-                self._on_gpu[slot] = memory, addresses
-        return slot
 
     def _place(self, parts: List[Any], regions: Regions) -> Tuple[int, List[TensorRef]]:
         places = []
@@ -374,26 +264,6 @@ class ResponseWriter:
                 self._copy(contents, at, n, slot)
             refs.append((name, datatype, shape, at, n, MEMORY_CPU, 0))
         return OK, "", slot, refs, response._parameters
-
-    def _copy(self, contents: Any, offset: int, size: int, slot: int) -> None:
-        """Copy contents to their place in a slot. Those on a GPU may fail: then the slot is free."""
-        if type(contents) is bytes:
-            self._map[offset : offset + size] = contents
-        elif not isinstance(contents, np.ndarray):
-            self._copy_from_gpu(contents, offset, size, slot)
-        elif size <= SMALL_BYTES:
-            self._map[offset : offset + size] = contents.tobytes()
-        else:
-            np.ndarray(contents.shape, contents.dtype, self._map, offset)[...] = contents
-
-    def _copy_from_gpu(self, contents: Any, offset: int, size: int, slot: int) -> None:
-        try:
-            with memoryview(self._map) as region, region[offset : offset + size] as target:
-                contents.copy_to(target)
-        except BaseException:
-            if slot != NO_SLOT:
-                self.free([slot])
-            raise
 
 
 def _merged(tensors: List[Tensor], places: List[Optional[OnGpu]], others: List[TensorRef]) -> List[TensorRef]:

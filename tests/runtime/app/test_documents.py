@@ -1,10 +1,13 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
 import json
+from dataclasses import replace
 
 from pyruntime.runtime.app.documents import model_metadata, repository_index, server_metadata
-from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
+from pyruntime.runtime.config.spec import TensorSpec
 from pyruntime.runtime.repository.lifecycle import IndexRow
+
+from ..model_specs import BARE_SPEC
 
 
 def test_server_metadata():
@@ -31,10 +34,8 @@ def test_server_metadata():
 
 def test_model_metadata():
     """Versions are strings, shapes are those that clients send, and members stand in Triton's order."""
-    spec = ModelSpec(
-        name="m",
-        backend="python",
-        runtime="",
+    spec = replace(
+        BARE_SPEC,
         platform="python",
         max_batch_size=8,
         inputs={
@@ -43,12 +44,6 @@ def test_model_metadata():
         },
         outputs={"Y": TensorSpec("Y", "INT64", (), (-1,))},
         required_inputs=frozenset({"X"}),
-        instances=(),
-        decoupled=False,
-        default_model_filename="model.py",
-        parameters={},
-        dynamic_batching=None,
-        json=b"{}",
     )
     assert model_metadata(spec, [1, 3]) == (
         b'{"name":"m","versions":["1","3"],"platform":"python",'

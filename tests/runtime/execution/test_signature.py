@@ -2,11 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """signature_of: what two requests must have in common to share a batch."""
 
+from dataclasses import replace
+
 import pytest
 
-from pyruntime.runtime.config.spec import DynamicBatchingSpec, ModelSpec, TensorSpec
+from pyruntime.runtime.config.spec import DynamicBatchingSpec, TensorSpec
 from pyruntime.runtime.execution.signature import signature_of
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
+
+from ..model_specs import BARE_SPEC
 
 
 def model(batching=True):
@@ -15,21 +19,12 @@ def model(batching=True):
         "B": TensorSpec("B", "FP32", (-1,), (-1, -1), optional=True),
         "RAGGED": TensorSpec("RAGGED", "FP32", (-1,), (-1, -1), optional=True, allow_ragged_batch=True),
     }
-    return ModelSpec(
-        name="m",
-        backend="python",
-        runtime="",
-        platform="",
+    return replace(
+        BARE_SPEC,
         max_batch_size=8,
         inputs=inputs,
-        outputs={},
         required_inputs=frozenset({"A"}),
-        instances=(),
-        decoupled=False,
-        default_model_filename="model.py",
-        parameters={},
         dynamic_batching=DynamicBatchingSpec() if batching else None,
-        json=b"{}",
     )
 
 

@@ -6,28 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.repository.backends import Backend, find_backend
 from pyruntime.utils.errors import LoadError
 
+from ..model_specs import BARE_SPEC
+
 
 def model(backend, runtime="", filename="model.py"):
-    return ModelSpec(
-        name="m",
-        backend=backend,
-        runtime=runtime,
-        platform="",
-        max_batch_size=0,
-        inputs={},
-        outputs={},
-        required_inputs=frozenset(),
-        instances=(),
-        decoupled=False,
-        default_model_filename=filename,
-        parameters={},
-        dynamic_batching=None,
-        json=b"{}",
-    )
+    return replace(BARE_SPEC, backend=backend, runtime=runtime, default_model_filename=filename)
 
 
 @pytest.fixture

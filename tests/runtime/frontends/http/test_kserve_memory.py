@@ -3,31 +3,24 @@
 """Requests of HTTP whose tensors lie in the memory of clients, and the responses to them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
-from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
+from pyruntime.runtime.config.spec import TensorSpec
 from pyruntime.runtime.frontends.http.kserve_request import ALL_JSON, OutputOptions, decode_infer
 from pyruntime.runtime.frontends.http.kserve_response import encode_infer
 from pyruntime.runtime.requests.types import ClientContents, InferResponse, InputTensor, OutputPlace, OutputTensor
 from pyruntime.utils.errors import Code, InferenceError
 
-SPEC = ModelSpec(
-    name="m",
-    backend="python",
-    runtime="",
-    platform="",
-    max_batch_size=0,
+from ...model_specs import BARE_SPEC
+
+SPEC = replace(
+    BARE_SPEC,
     inputs={"X": TensorSpec("X", "INT8", (-1,), (-1,))},
     outputs={"Y": TensorSpec("Y", "INT8", (-1,), (-1,))},
     required_inputs=frozenset({"X"}),
-    instances=(),
-    decoupled=False,
-    default_model_filename="model.py",
-    parameters={},
-    dynamic_batching=None,
-    json=b"{}",
 )
 
 

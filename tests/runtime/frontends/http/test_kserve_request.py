@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
 import json
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
-from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
+from pyruntime.runtime.config.spec import TensorSpec
 from pyruntime.runtime.frontends.http import kserve_request
 from pyruntime.runtime.frontends.http.kserve_request import (
     ALL_BINARY,
@@ -26,21 +27,13 @@ from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.dtypes import BY_NAME, DATATYPES
 from pyruntime.utils.errors import Code, InferenceError
 
-SPEC = ModelSpec(
-    name="m",
-    backend="python",
-    runtime="",
-    platform="",
-    max_batch_size=0,
+from ...model_specs import BARE_SPEC
+
+SPEC = replace(
+    BARE_SPEC,
     inputs={"X": TensorSpec("X", "INT8", (-1,), (-1,))},
     outputs={"Y": TensorSpec("Y", "INT8", (-1,), (-1,))},
     required_inputs=frozenset({"X"}),
-    instances=(),
-    decoupled=False,
-    default_model_filename="model.py",
-    parameters={},
-    dynamic_batching=None,
-    json=b"{}",
 )
 SHM_DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 

@@ -1,18 +1,20 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
+from dataclasses import replace
+
 import pytest
 
-from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
+from pyruntime.runtime.config.spec import TensorSpec
 from pyruntime.runtime.frontends.http.raw_request import decode_raw
 from pyruntime.runtime.requests.types import InputTensor
 from pyruntime.utils.errors import Code, InferenceError
 
+from ...model_specs import BARE_SPEC
+
 
 def spec(*inputs, max_batch_size=0):
     tensors = {name: TensorSpec(name, datatype, dims, dims) for name, datatype, dims in inputs}
-    return ModelSpec(
-        "m", "python", "", "", max_batch_size, tensors, {}, frozenset(tensors), (), False, "model.py", {}, None, b"{}"
-    )
+    return replace(BARE_SPEC, max_batch_size=max_batch_size, inputs=tensors, required_inputs=frozenset(tensors))
 
 
 PREFIX = "[request id: <id_unknown>] "

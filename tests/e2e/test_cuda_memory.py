@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 from .harness.frameworks import STAND_IN_ARRAY
 from .harness.gpu_regions import BOTH, GRPC, HTTP, Region, brokers, client_of, infer, on_gpu, sent, to_gpu
-from .harness.models import IN_OUT
+from .harness.models import ECHO, IN_OUT
 from .harness.waiting import LIMIT_S
 
 INVALID = "failed to register shared memory region: invalid args"
@@ -32,13 +32,6 @@ class TritonPythonModel:
             array *= 2
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]))
         return responses
-"""
-ECHO = """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [
-            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())]) for request in requests
-        ]
 """
 # Answers three times, each time with one more.
 REPEAT = """

@@ -13,7 +13,6 @@ import os
 import queue
 from collections import Counter
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -30,6 +29,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
+from .harness.models import COUNT
 from .harness.waiting import LIMIT_S
 
 FLAVOURS = [tritonclient.http, tritonclient.http.aio, tritonclient.grpc, tritonclient.grpc.aio]
@@ -48,7 +48,6 @@ class TritonPythonModel:
 """
 AND_TOLD = 'output [ { name: "TOLD" data_type: TYPE_STRING dims: [ 1 ] } ]'
 # Each of its requests is answered as often as it says.
-COUNT = (Path(__file__).parent / "models/count.py").read_text()
 NOTHING_TOLD = {"id": "", "correlation": 0, "flags": 0, "timeout": 0, "parameters": {}}
 SEQUENCE_START = 1
 

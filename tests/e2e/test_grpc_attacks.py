@@ -5,7 +5,6 @@
 import gzip
 import socket
 from contextlib import closing, suppress
-from pathlib import Path
 
 import h2.events
 import numpy as np
@@ -14,9 +13,9 @@ import tritonclient.grpc as triton
 from hyperframe.frame import ContinuationFrame, HeadersFrame, PingFrame, SettingsFrame
 from tritonclient.grpc import service_pb2
 
+from .harness.models import ECHO
 from .harness.waiting import LIMIT_S
 
-ECHO = (Path(__file__).parent / "models/echo.py").read_text()
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SettingsFrame(0).serialize()
 # The limit for the growth of a server in all attacks: heaps have holes, and slots stay warm.
 GROWTH_MAX = 64 << 20

@@ -11,7 +11,6 @@ import ssl
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from pathlib import Path
 
 import grpc
 import h2.events
@@ -24,9 +23,9 @@ from tritonclient.utils import InferenceServerException
 from pyruntime.runtime.frontends.grpc.connection import STREAM_WINDOW
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
 
+from .harness.models import ECHO
 from .harness.waiting import LIMIT_S
 
-ECHO = (Path(__file__).parent / "models/echo.py").read_text()
 # Answers with as many zeros as it is told to, when there is a file `gate` in its folder, and tells that it has begun.
 GATED = """
 class TritonPythonModel:

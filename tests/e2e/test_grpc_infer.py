@@ -6,7 +6,6 @@ import asyncio
 import gzip
 import queue
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -18,6 +17,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from pyruntime.utils.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX
 
+from .harness.models import COUNT
 from .harness.waiting import LIMIT_S
 
 ECHO = """
@@ -29,7 +29,6 @@ class TritonPythonModel:
         ]
 """
 DECOUPLED = "model_transaction_policy { decoupled: true }"
-COUNT = (Path(__file__).parent / "models/count.py").read_text()
 # Says in a file that it runs, and waits until it is cancelled.
 UNTIL_CANCELLED = """
 class TritonPythonModel:

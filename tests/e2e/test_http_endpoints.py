@@ -13,13 +13,9 @@ import tritonclient.http.aio
 import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
-IDENTITY = """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
-                for request in requests]
-"""
-DOUBLE = IDENTITY.replace(".as_numpy()", ".as_numpy() * 2")
+from .harness.models import ECHO
+
+DOUBLE = ECHO.replace(".as_numpy()", ".as_numpy() * 2")
 # Answers with the parameters of its requests.
 PARAMETERS = """
 class TritonPythonModel:
@@ -46,8 +42,8 @@ ASKED = {"IN": np.array([1, 2])}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, write_model, serving):
     repository = tmp_path_factory.mktemp("endpoints")
-    write_model(repository, "plain", IDENTITY)
-    write_model(repository, "other", IDENTITY)
+    write_model(repository, "plain", ECHO)
+    write_model(repository, "other", ECHO)
     options = ("--model-control-mode=explicit", "--load-model=plain", "--allow-client-shm=true")
     with serving(repository, *options) as server:
         yield server
@@ -260,7 +256,7 @@ def test_wrong_verbs(server, method, path):
 @pytest.fixture(scope="module")
 def restricted(tmp_path_factory, write_model, serving):
     repository = tmp_path_factory.mktemp("restricted")
-    write_model(repository, "plain", IDENTITY)
+    write_model(repository, "plain", ECHO)
     with serving(repository, f"--http-restricted-api={EVERY_API}:triton-key=secret", ready=False) as server:
         yield server
 

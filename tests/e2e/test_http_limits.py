@@ -7,16 +7,16 @@ import json
 import re
 import socket
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pyruntime.runtime.frontends.common import client_timeouts
 
+from .harness.models import ECHO
+
 MIB = 1 << 20
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: any\r\n\r\n"
-IDENTITY = (Path(__file__).parent / "models/echo.py").read_text()
 # Of servers that are to be tried for their patience, in seconds.
 CHECK_S, PATIENCE_S = 0.1, 0.5
 # A server that has few descriptors.
@@ -41,7 +41,7 @@ def read_status(sock):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, write_model, serving):
     repository = tmp_path_factory.mktemp("limits")
-    write_model(repository, "identity", IDENTITY)
+    write_model(repository, "identity", ECHO)
     with serving(repository) as server:
         yield server
 
@@ -58,7 +58,7 @@ def impatiently(with_limits):
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory, write_model, serving, impatiently):
     repository = tmp_path_factory.mktemp("impatient")
-    write_model(repository, "identity", IDENTITY)
+    write_model(repository, "identity", ECHO)
     with serving(repository, wrapper=impatiently("HEAD_S_MAX", "BODY_STALLED_S_MAX")) as server:
         yield server
 
@@ -132,7 +132,7 @@ def test_large_body_while_memory_is_promised_to_others(server):
 
 def test_too_many_connections(tmp_path, model, serving, wait_until):
     """Connections beyond the limit are refused, existing ones stay, and closed ones make room."""
-    model("identity", IDENTITY)
+    model("identity", ECHO)
     with serving(tmp_path, wrapper=POOR) as server:
         with ExitStack() as clients:
             first = clients.enter_context(server.connect())

@@ -8,7 +8,6 @@ import socket
 import ssl
 import subprocess
 from contextlib import closing
-from pathlib import Path
 
 import gevent.ssl
 import numpy as np
@@ -16,10 +15,8 @@ import pytest
 import tritonclient.http
 import trustme
 
+from .harness.models import COUNT, ECHO
 from .harness.waiting import LIMIT_S
-
-IDENTITY = (Path(__file__).parent / "models/echo.py").read_text()
-STREAM = (Path(__file__).parent / "models/count.py").read_text()
 
 
 def trusting(certificates, with_certificate=False):
@@ -42,8 +39,8 @@ def ready(server, context):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, write_model, serving, certificates, wait_until):
     repository = tmp_path_factory.mktemp("tls")
-    write_model(repository, "identity", IDENTITY)
-    write_model(repository, "stream", STREAM, more="model_transaction_policy { decoupled: true }")
+    write_model(repository, "identity", ECHO)
+    write_model(repository, "stream", COUNT, more="model_transaction_policy { decoupled: true }")
     options = ["--http-use-ssl=true", f"--http-server-cert={certificates / 'cert.pem'}"]
     with serving(repository, *options, f"--http-server-key={certificates / 'key.pem'}", ready=False) as server:
         wait_until(lambda: ready(server, trusting(certificates)))
@@ -164,7 +161,7 @@ def test_clients_that_leave(server, certificates):
 
 def test_mutual(tmp_path, model, serve, certificates, wait_until):
     """With a root for clients only those are served that show a certificate of its."""
-    model("identity", IDENTITY)
+    model("identity", ECHO)
     files = {"server-cert": "cert", "server-key": "key", "root-cert": "root"}
     options = [f"--http-{option}={certificates / name}.pem" for option, name in files.items()]
     server = serve("--http-use-ssl-mutual=true", *options, ready=False)
@@ -179,7 +176,7 @@ def test_mutual(tmp_path, model, serve, certificates, wait_until):
 
 def test_certificate_that_cannot_be_used(tmp_path, model, serving, certificates):
     """The server says which, and does not start."""
-    model("identity", IDENTITY)
+    model("identity", ECHO)
     options = ["--http-use-ssl=true", f"--http-server-cert={tmp_path / 'nowhere'}"]
     with serving(tmp_path, *options, f"--http-server-key={certificates / 'key.pem'}", ready=False) as server:
         assert server.wait_exit() == 1

@@ -7,17 +7,13 @@ import zlib
 
 import numpy as np
 
+from .harness.models import ECHO
+
 GIB = 1 << 30
 BLOCK = np.random.default_rng(0).bytes((1 << 20) + 1)
 COUNT = 2049  # blocks: a little more than 2 GiB, and no round number
 NEEDED_BYTES = 8 * GIB
 
-CODE = """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
-                for request in requests]
-"""
 CONFIG = """
 backend: "python"
 input [ { name: "IN" data_type: TYPE_UINT8 dims: [ -1 ] } ]
@@ -30,7 +26,7 @@ def test_more_than_two_gibibytes(model, serve, require_memory):
     require_memory(NEEDED_BYTES)
     size = COUNT * len(BLOCK)
     assert size > 2 * GIB
-    model("large", CODE, CONFIG)
+    model("large", ECHO, CONFIG)
     server = serve(f"--http-max-input-size={4 * GIB}")
     tensor = {"name": "IN", "shape": [size], "datatype": "UINT8", "parameters": {"binary_data_size": size}}
     document = json.dumps({"parameters": {"binary_data_output": True}, "inputs": [tensor]}).encode()

@@ -12,43 +12,15 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from .harness.models import ECHO, GATED
+
 INPUT = {"IN": np.array([1])}
-# Waits at its gate, a FIFO, in the method that is named in a file; tells of the end.
-SLOW = """
-class TritonPythonModel:
-    def initialize(self, args):
-        self.folder = args["model_repository"]
-        self.pass_gate("initialize")
-
-    def execute(self, requests):
-        self.pass_gate("execute")
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
-                for request in requests]
-
-    def finalize(self):
-        with open(self.folder + "/finalized", "w"):
-            pass
-        self.pass_gate("finalize")
-
-    def pass_gate(self, method):
-        if os.path.exists(self.folder + "/gate_" + method):
-            with open(self.folder + "/at_gate", "w"):
-                pass
-            with open(self.folder + "/gate_" + method) as gate:
-                gate.read()
-"""
-BATCHES = """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
-                for request in requests]
-"""
 
 
 @pytest.fixture
 def slow(model):
     """A model with a gate at execute."""
-    folder = model("slow", SLOW)
+    folder = model("slow", GATED)
     os.mkfifo(folder / "gate_execute")
     return folder
 
@@ -127,7 +99,7 @@ def test_exit_timeout(slow, serve, wait_until):
 
 def test_finalize_that_hangs(model, serve, wait_until):
     """A finalize that does not return is cut off too."""
-    folder = model("slow", SLOW)
+    folder = model("slow", GATED)
     os.mkfifo(folder / "gate_finalize")
     server = serve("--exit-timeout-secs=0")
     server.stop()
@@ -136,7 +108,7 @@ def test_finalize_that_hangs(model, serve, wait_until):
 
 def test_signal_while_loading(model, serve, wait_until):
     """A server that is told to stop while its models load stops."""
-    folder = model("slow", SLOW)
+    folder = model("slow", GATED)
     os.mkfifo(folder / "gate_initialize")
     server = serve(ready=False)
     wait_until((folder / "at_gate").exists)
@@ -147,8 +119,8 @@ def test_signal_while_loading(model, serve, wait_until):
 
 def test_models_that_are_ready_while_others_load(model, serve, wait_until):
     """A model serves as soon as it is loaded; the server is ready when all are."""
-    folder = model("slow", SLOW)
-    model("quick", BATCHES)
+    folder = model("slow", GATED)
+    model("quick", ECHO)
     os.mkfifo(folder / "gate_initialize")
     server = serve(ready=False)
     wait_until((folder / "at_gate").exists)
@@ -162,7 +134,7 @@ def test_models_that_are_ready_while_others_load(model, serve, wait_until):
 
 def test_port_in_use(model, serve):
     """A port that somebody else has ends the server with status 1 and one sentence."""
-    model("quick", BATCHES)
+    model("quick", ECHO)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = serve(ready=False, port=port)
@@ -205,7 +177,7 @@ def statistics(server, model):
 
 def test_statistics(model, serve):
     """Requests, rows, executions and failures are counted from the first one on."""
-    model("counted", BATCHES, more="max_batch_size: 4")
+    model("counted", ECHO, more="max_batch_size: 4")
     server = serve()
     stats = statistics(server, "counted")
     assert (stats["name"], stats["version"]) == ("counted", "1")
@@ -234,11 +206,11 @@ def test_statistics(model, serve):
 
 def test_signal_while_a_version_loads(model, serve, wait_until):
     """A version serves as soon as it is ready, and ends with the server although another one never got so far."""
-    folder = model("slow", SLOW, more="version_policy { all {} }")
+    folder = model("slow", GATED, more="version_policy { all {} }")
     (folder / "2").mkdir()
     (folder / "2" / "model.py").write_text((folder / "1" / "model.py").read_text())
     os.mkfifo(folder / "gate_initialize")
-    (folder / "1" / "model.py").write_text("import numpy as np, triton_python_backend_utils as pb_utils\n" + BATCHES)
+    (folder / "1" / "model.py").write_text(ECHO)
     server = serve(ready=False)
     wait_until((folder / "at_gate").exists)
     wait_until(lambda: server.request("GET", "/v2/models/slow/versions/1/ready").status == 200)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from .harness.models import ECHO
+
 ONE = {"IN": np.array([1])}
-ECHO = (Path(__file__).parent / "models/echo.py").read_text()
 # Long ids make long messages, so that it does not take many of them.
 ID = "x" * 2000
 WARM_UP = 50

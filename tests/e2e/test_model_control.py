@@ -22,6 +22,7 @@ from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import InferenceError
 
+from .harness.models import GATED
 from .harness.waiting import LIMIT_S
 
 IN_OUT = {
@@ -36,29 +37,6 @@ class TritonPythonModel:
     def execute(self, requests):
         answer = pb_utils.Tensor("OUT", np.array([{}, os.getpid()]))
         return [pb_utils.InferenceResponse([answer]) for request in requests]
-"""
-# Waits at its gate, a FIFO, in the method that is named in a file.
-GATED = """
-class TritonPythonModel:
-    def initialize(self, args):
-        self.folder = args["model_repository"]
-        self.pass_gate("initialize")
-
-    def execute(self, requests):
-        self.pass_gate("execute")
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
-                for request in requests]
-
-    def finalize(self):
-        with open(self.folder + "/finalized", "w"):
-            pass
-
-    def pass_gate(self, method):
-        if os.path.exists(self.folder + "/gate_" + method):
-            with open(self.folder + "/at_gate", "w"):
-                pass
-            with open(self.folder + "/gate_" + method) as gate:
-                gate.read()
 """
 
 

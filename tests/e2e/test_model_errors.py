@@ -9,12 +9,8 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-GOOD = """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
-                for request in requests]
-"""
+from .harness.models import ECHO
+
 INPUT = {"IN": np.array([1, 2])}
 EXPLODES = "raise ValueError('exploded')"
 
@@ -59,40 +55,40 @@ UNLOADABLE = {
         r"the stub process of crashes_in_initialize_0 was killed by SIGSEGV while it loaded the model",
     ),
     "sys_exits": ("sys.exit(3)", "IN_OUT", r"SystemExit: 3"),
-    "unknown_field": (GOOD, 'backend: "python"\n\n  nobody: 1\n', r"/unknown_field/config\.pbtxt:3:3: .*nobody"),
-    "wrong_type": (GOOD, 'backend: "python"\nmax_batch_size: "four"', r"/wrong_type/config\.pbtxt:2:17: .*"),
+    "unknown_field": (ECHO, 'backend: "python"\n\n  nobody: 1\n', r"/unknown_field/config\.pbtxt:3:3: .*nobody"),
+    "wrong_type": (ECHO, 'backend: "python"\nmax_batch_size: "four"', r"/wrong_type/config\.pbtxt:2:17: .*"),
     "on_gpus": (
-        GOOD,
+        ECHO,
         'backend: "python"\ninstance_group { kind: KIND_GPU }',
         r"Invalid argument: instance group on_gpus_0 of model on_gpus has kind KIND_GPU but no GPUs are available",
     ),
     "on_gpu_0": (
-        GOOD,
+        ECHO,
         'backend: "python"\ninstance_group { kind: KIND_GPU gpus: [ 0 ] }',
         r"Invalid argument: instance group on_gpu_0_0 of model on_gpu_0 specifies invalid or unsupported gpu id 0\.",
     ),
     "no_inputs_type": (
-        GOOD,
+        ECHO,
         'backend: "python"\ninput { name: "IN" dims: [ 1 ] }',
         r"Invalid argument: model input 'IN' must specify 'data_type'",
     ),
-    "wrong_name": (GOOD, 'backend: "python"\nname: "another"', r"'?another'?.*|.*wrong_name.*"),
+    "wrong_name": (ECHO, 'backend: "python"\nname: "another"', r"'?another'?.*|.*wrong_name.*"),
     "unknown_backend": (
-        GOOD,
+        ECHO,
         'backend: "nobody"',
         r"Invalid argument: unable to find backend library for backend 'nobody', try specifying runtime on the model ",
     ),
     "ensemble": (
-        GOOD,
+        ECHO,
         'platform: "ensemble"\nensemble_scheduling { step { model_name: "good" model_version: -1 } }',
         r"must specify 'input_map' in step 0 of ensemble 'ensemble'",
     ),
     "own_environment": (
-        GOOD,
+        ECHO,
         'backend: "python"\nparameters { key: "EXECUTION_ENV_PATH" value { string_value: "env.tar.gz" } }',
         r"EXECUTION_ENV_PATH is 'env.tar.gz': there is nothing at .*",
     ),
-    "missing_version": (GOOD, 'backend: "python"\nversion_policy { specific { versions: [ 2 ] } }', r".*version.*"),
+    "missing_version": (ECHO, 'backend: "python"\nversion_policy { specific { versions: [ 2 ] } }', r".*version.*"),
 }
 
 
@@ -100,7 +96,7 @@ UNLOADABLE = {
 def broken(tmp_path_factory, write_model, serving):
     """A server of everything that cannot be loaded, and of one model that can."""
     repository = tmp_path_factory.mktemp("broken")
-    write_model(repository, "good", GOOD)
+    write_model(repository, "good", ECHO)
     for name, (code, config, _) in UNLOADABLE.items():
         if config == "IN_OUT":
             write_model(repository, name, code)
@@ -171,7 +167,7 @@ def test_tables_of_the_start(broken):
 
 def test_strict_readiness(model, serve, wait_until):
     """By default a model that failed to load keeps the server from being ready, but live, and serving the rest."""
-    model("good", GOOD)
+    model("good", ECHO)
     model("no_class", "x = 1")
     server = serve("--exit-on-error=false", ready=False)
     wait_until(lambda: "Started HTTPService" in server.log)
@@ -182,7 +178,7 @@ def test_strict_readiness(model, serve, wait_until):
 
 def test_exit_on_error(model, serve):
     """By default a model that fails to load ends the server with status 1, and nothing is left of the others."""
-    model("good", GOOD)
+    model("good", ECHO)
     model("no_class", "x = 1")
     server = serve(ready=False)
     server.family()
@@ -434,7 +430,7 @@ def test_async_execute(acting):
 
 def test_finalize_that_raises(model, serve):
     """An exception of finalize is in the log, and has no other effect."""
-    model("bad_end", GOOD + f"\n    def finalize(self):\n        {EXPLODES}\n")
+    model("bad_end", ECHO + f"\n    def finalize(self):\n        {EXPLODES}\n")
     server = serve()
     assert server.infer("bad_end", INPUT).as_numpy("OUT").tolist() == [1, 2]
     server.stop()

@@ -6,31 +6,15 @@ import pytest
 
 from .harness.browser import Page, browsing, needs_browser
 from .harness.ensembles import chain, ensemble, step
+from .harness.models import COUNT, ECHO
 
 pytestmark = needs_browser
 
 WIDTHS = (360, 1280)
-ECHO = """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [
-            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())]) for request in requests
-        ]
-"""
 FAIL = """
 class TritonPythonModel:
     def execute(self, requests):
         raise ValueError("on purpose")
-"""
-# As many responses as the input says.
-COUNT = """
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            sender = request.get_response_sender()
-            for number in range(request.inputs()[0].as_numpy()[0]):
-                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([number]))]))
-            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 LONG = "a_model_whose_name_is_longer_than_a_telephone_is_wide"

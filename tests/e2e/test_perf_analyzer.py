@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from .harness.models import COUNT, ECHO
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 # The last one that the program is in.
 WHEEL = "tritonclient==2.51.0"
@@ -63,8 +65,6 @@ output [
     { name: "LENGTHS" data_type: TYPE_INT64 dims: [ 2 ] }
 ]
 """
-ECHO = (Path(__file__).parent / "models/echo.py").read_text()
-COUNT = (Path(__file__).parent / "models/count.py").read_text()
 
 
 def make_program(folder):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-ECHO = (Path(__file__).parent / "models/echo.py").read_text()
+from .harness.models import ECHO
+
 # The request's ID selects which parts of the input are kept; the response has the ends of all kept parts. ID "drop"
 # releases all of them; ID "die" ends the process.
 KEEPER = """

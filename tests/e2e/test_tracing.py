@@ -7,7 +7,6 @@ import json
 import threading
 from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from queue import SimpleQueue
 
 import numpy as np
@@ -18,14 +17,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from tritonclient.utils import InferenceServerException
 
+from .harness.models import COUNT, ECHO
 from .harness.waiting import LIMIT_S
 
-# Patience, not a measure.
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 SPAN = "b7ad6b7169203331"
 ONE = np.array([1], np.int64)
 
-ECHO = (Path(__file__).parent / "models/echo.py").read_text()
 # Calls the other model twice, and answers with the second response. Logs the context of its trace.
 CALLER = """
 class TritonPythonModel:
@@ -41,7 +39,6 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse(response.output_tensors(), error))
         return responses
 """
-DECOUPLED = (Path(__file__).parent / "models/count.py").read_text()
 FAILING = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -130,7 +127,7 @@ def models(model):
     model("echo", ECHO)
     model("caller", CALLER.replace("CALLEE", "echo"))
     model("outer", CALLER.replace("CALLEE", "caller"))
-    model("decoupled", DECOUPLED, more="model_transaction_policy { decoupled: true }")
+    model("decoupled", COUNT, more="model_transaction_policy { decoupled: true }")
     model("failing", FAILING)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...e2e.harness.models import write_model
+from ...e2e.harness.models import ECHO, write_model
 from ...e2e.harness.server import Server
 from ...e2e.harness.waiting import wait_until
 from . import repository
@@ -27,7 +27,7 @@ def write(folder: Path) -> None:
     """Write models of every kind, and MODELS."""
     repository.write_repository(folder)
     for name in MODELS:
-        write_model(folder, name, repository.ECHO)
+        write_model(folder, name, ECHO)
 
 
 def crash(instances: Iterable[str], target: Target) -> None:

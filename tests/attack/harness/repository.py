@@ -12,12 +12,11 @@ import numpy as np
 import tritonclient.grpc as triton
 
 from ...e2e.harness import raw
-from ...e2e.harness.models import write_model
+from ...e2e.harness.models import ECHO, write_model
 from ...e2e.harness.server import Server
 from ...e2e.harness.waiting import LIMIT_S
 
-# Of Python: any numbers or texts, and a stream of as many responses as the request says.
-ECHO = (Path(__file__).parents[2] / "e2e/models/echo.py").read_text()
+# Of Python: a stream of as many responses as the request says.
 STEPS = """
 class TritonPythonModel:
     def execute(self, requests):

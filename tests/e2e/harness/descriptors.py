@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 from tritonclient.utils import InferenceServerException
 
-from .models import write_model
+from .models import CODE, ECHO, write_model
 from .processes import Process
 from .server import Server
 from .waiting import wait_until
 
-CODE = Path(__file__).parent.parent / "models"
 # Large enough for request memory, for a response in a region, and for a page of each to be hit.
 LARGE = np.arange(100_000)
 SMALL = np.arange(3)
@@ -31,7 +30,7 @@ class DescriptorAttack:
     def __init__(self, repository: Path) -> None:
         """Write the models."""
         self._folder = write_model(repository, "attacker", (CODE / "descriptors.py").read_text())
-        write_model(repository, "echo", (CODE / "echo.py").read_text())
+        write_model(repository, "echo", ECHO)
         self._lives = 0
         self._stubs: list[Process] = []
 

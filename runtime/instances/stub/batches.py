@@ -161,9 +161,7 @@ class StubBatches(InflightBatches[InflightBatch]):
                     connection.regions.grant(region)
             connection.infer(number, encode_requests(batch), len(self._inflight) < self._concurrency)
         except LocalError as exc:
-            failure = InferenceError(f"the request cannot be sent to {self._name}: {exc}")
-            for job in batch:
-                self._fail(job, failure, sent_ns)
+            self._not_sent(batch, exc, sent_ns)
             return
         self._inflight[number] = InflightBatch(number, batch, sent_ns, self._spec.name, self._calls)
         for job in batch:
@@ -175,6 +173,19 @@ class StubBatches(InflightBatches[InflightBatch]):
             for job in batch:
                 self._flags.lower(job.serial)
         self.capacity -= 1
+
+    def _not_sent(self, batch: Batch, cause: LocalError, sent_ns: int) -> None:
+        """A batch cannot be sent. If inputs of some jobs were lost with their broker, the others are executed."""
+        reason = f"the request cannot be sent to {self._name}: {cause}"
+        failure = InferenceError(reason)
+        failed = [job for job in batch if any(isinstance(each, GpuRegion) and each.loss for each in job.regions)]
+        if failed:
+            failure = InferenceError(reason, Code.UNAVAILABLE)
+            others = [job for job in batch if job not in failed]
+            if others:  # before anything fails: see _go_on
+                self.execute(others)
+        for job in failed or batch:
+            super()._fail(job, failure, sent_ns)  # it has no flag
 
     def warm_up(self, batch: Batch) -> None:
         """See InflightBatches."""

@@ -13,7 +13,7 @@ import pytest
 from pyruntime.runtime.memory.gpu_peers import Tensor
 from pyruntime.runtime.regions import create_region
 from pyruntime.utils.addresses import address
-from pyruntime.utils.errors import Code
+from pyruntime.utils.errors import Code, LocalError
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
 
 from ...event_loops import settle
@@ -145,6 +145,25 @@ def test_a_failure_fails_one_request(bench):
         assert (kept.response.id, bench.peers.slots) == ("7", [])
 
     bench.run(check)
+
+
+def test_a_loss_fails_one_request(bench):
+    """A request whose inputs were lost while it queued fails. The others of its batch are executed."""
+    bench.here.lose("the broker of GPU 1 was lost")
+    grant = bench.connection.grant
+
+    def grant_what_is_there(region):
+        if region is bench.here:
+            raise LocalError(region.loss)
+        grant(region)
+
+    bench.connection.grant = grant_what_is_there
+    kept, lost = bench.post(Request(), bench.request(bench.here))
+    assert lost.failure.message == "the request cannot be sent to m_0: the broker of GPU 1 was lost"
+    assert (lost.failure.code, lost.is_free) == (Code.UNAVAILABLE, True)
+    assert (kept.outcomes, kept.job.serial, len(bench.batches), bench.batches.capacity) == ([], 1, 1, 1)
+    bench.batches.answered(result(1, EMPTY))
+    assert kept.response.id == "7"
 
 
 def test_a_bug_fails_the_batch(bench):

@@ -28,6 +28,7 @@ from pyruntime.runtime.observe.log_settings import LogSettings
 from pyruntime.runtime.observe.log_tail import LogTail
 from pyruntime.runtime.observe.metrics import Metrics
 from pyruntime.runtime.observe.stacks import OwnStacks
+from pyruntime.runtime.observe.statistics_entry import statistics_entry
 from pyruntime.runtime.repository.control import ModelControl
 from pyruntime.runtime.repository.lifecycle import LATEST, IndexRow, LifecycleTable
 from pyruntime.runtime.settings import ServerSettings
@@ -176,7 +177,7 @@ class ServerState:
             raise InferenceError(f"requested model version is not available for model '{name}'", Code.INVALID_ARG)
         models = [self.table.resolve(name, each) for each in versions] if name else self.models()
         return [
-            model.statistics.as_dict(model.spec.name, model.version)
+            statistics_entry(model.statistics, model.spec.name, model.version)
             for model in models
             if version in (LATEST, model.version)
         ]

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the requests and times of one model version, for the statistics endpoints. (pure)
+"""Counts the requests and times of one model version. (pure)
 
 All counters only grow, in counts and nanoseconds; clients compute differences. Every request records its numbers here,
-so they are plain integers without locks: the event loop's thread records and reads all of them. The metrics page shows
-the same numbers: see model_families.py.
+so they are plain integers without locks: the event loop's thread records and reads all of them. The statistics
+endpoints and the metrics page show them: see statistics_entry.py and model_families.py.
 """
 
 from __future__ import annotations
@@ -19,10 +19,6 @@ from pyruntime.utils.errors import Code, InferenceError
 # Responses of a decoupled model are counted by their index in the stream, up to this one. A model that streams tokens
 # sends thousands, and each index has a row of six numbers in the statistics.
 RESPONSE_INDEXES_MAX = 256
-# The protocol's type for bytes and nanoseconds is uint64. Backends may report larger or negative numbers.
-_UINT64_MAX = (1 << 64) - 1
-# The names of TRITONSERVER_MemoryType.
-_MEMORY_TYPES = {0: "CPU", 1: "CPU_PINNED", 2: "GPU"}
 
 # Memory that a model or an instance uses: a TRITONSERVER_MemoryType, the number of the device, and bytes.
 MemoryUsage = tuple[int, int, int]
@@ -98,18 +94,6 @@ class ResponseStatistics:
         """The end of a cancelled request."""
         self.cancel_count += 1
         self.cancel_ns += infer_ns
-
-    def as_dict(self) -> dict[str, dict[str, int]]:
-        """One value of `response_stats`, with the protocol's names."""
-        put_out = self.success_count + self.fail_count
-        return {
-            "compute_infer": _duration(put_out + self.empty_count, self.compute_infer_ns),
-            "compute_output": _duration(put_out, self.compute_output_ns),
-            "success": _duration(self.success_count, self.success_ns),
-            "fail": _duration(self.fail_count, self.fail_ns),
-            "empty_response": _duration(self.empty_count, self.empty_ns),
-            "cancel": _duration(self.cancel_count, self.cancel_ns),
-        }
 
     def _computed(self, infer_ns: int, output_ns: int) -> None:
         self.compute_infer_ns += infer_ns
@@ -305,40 +289,6 @@ class ModelStatistics:
         batch.compute_infer_ns += infer_ns
         batch.compute_output_ns += output_ns
 
-    def as_dict(self, name: str, version: int) -> dict[str, object]:
-        """One entry of `model_stats`, with the protocol's names."""
-        cache = self.cache or CacheStatistics()
-        successes = self.success_count
-        executed = successes - cache.hit_count
-        return {
-            "name": name,
-            "version": str(version),
-            "last_inference": self.last_inference_ms,
-            "inference_count": self.inference_count,
-            "execution_count": self.execution_count,
-            "inference_stats": {
-                "success": _duration(successes, self.success_ns),
-                "fail": _duration(self.failure_count, self.failure_ns),
-                "queue": _duration(successes, self.queue_ns),
-                "compute_input": _duration(executed, self.compute_input_ns),
-                "compute_infer": _duration(executed, self.compute_infer_ns),
-                "compute_output": _duration(executed, self.compute_output_ns),
-                "cache_hit": _duration(cache.hit_count, cache.hit_ns),
-                "cache_miss": _duration(cache.miss_count, cache.miss_ns),
-            },
-            "batch_stats": [
-                {
-                    "batch_size": batch_size,
-                    "compute_input": _duration(batch.count, batch.compute_input_ns),
-                    "compute_infer": _duration(batch.count, batch.compute_infer_ns),
-                    "compute_output": _duration(batch.count, batch.compute_output_ns),
-                }
-                for batch_size, batch in sorted(self.batches.items())
-            ],
-            "response_stats": {str(index): self.responses[index].as_dict() for index in sorted(self.responses)},
-            "memory_usage": _memory_usage(self.memory_usage()),
-        }
-
 
 # The counters that Triton has for each GPU.
 _OF_INSTANCES = (
@@ -418,17 +368,3 @@ class _GpuStatistics(ModelStatistics):
 def reason_of(failure: InferenceError, cancelled: bool) -> FailureReason:
     """The reason why a request failed that an instance had taken; `cancelled` says that its client cancelled it."""
     return FailureReason.CANCELED if cancelled or failure.code is Code.CANCELLED else FailureReason.BACKEND
-
-
-def _duration(count: int, ns: int) -> dict[str, int]:
-    return {"count": count, "ns": min(max(0, ns), _UINT64_MAX)}
-
-
-def _memory_usage(reported: Iterable[MemoryUsage]) -> list[dict[str, str | int]]:
-    sums: dict[tuple[int, int], int] = {}
-    for kind, device, size in reported:
-        sums[kind, device] = sums.get((kind, device), 0) + size
-    return [
-        {"type": _MEMORY_TYPES.get(kind, "<invalid>"), "id": device, "byte_size": min(size, _UINT64_MAX)}
-        for (kind, device), size in sorted(sums.items())
-    ]

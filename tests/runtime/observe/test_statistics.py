@@ -1,38 +1,14 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The statistics of a model version: recorded values appear in the protocol's form."""
+"""The counters of a model version, as the statistics endpoints show them."""
 
 import pytest
 
 from pyruntime.runtime.observe.families import Histogram
 from pyruntime.runtime.observe.statistics import RESPONSE_INDEXES_MAX, FailureReason, ModelStatistics, reason_of
+from pyruntime.runtime.observe.statistics_entry import statistics_entry
 from pyruntime.runtime.observe.summaries import Latencies
 from pyruntime.utils.errors import Code, InferenceError
-
-
-def test_nothing_happened_yet():
-    """A version that was never used shows every counter, at zero."""
-    zero = {"count": 0, "ns": 0}
-    assert ModelStatistics().as_dict("m", 1) == {
-        "name": "m",
-        "version": "1",
-        "last_inference": 0,
-        "inference_count": 0,
-        "execution_count": 0,
-        "inference_stats": {
-            "success": zero,
-            "fail": zero,
-            "queue": zero,
-            "compute_input": zero,
-            "compute_infer": zero,
-            "compute_output": zero,
-            "cache_hit": zero,
-            "cache_miss": zero,
-        },
-        "batch_stats": [],
-        "response_stats": {},
-        "memory_usage": [],
-    }
 
 
 def test_successes_count_requests_and_rows():
@@ -40,7 +16,7 @@ def test_successes_count_requests_and_rows():
     statistics = ModelStatistics()
     statistics.success(3, queue_ns=1, input_ns=10, infer_ns=100, output_ns=1000, total_ns=1111)
     statistics.success(1, queue_ns=2, input_ns=20, infer_ns=200, output_ns=2000, total_ns=2222)
-    shown = statistics.as_dict("m", 1)
+    shown = statistics_entry(statistics, "m", 1)
     assert shown["inference_count"] == 4
     assert shown["execution_count"] == 0
     assert shown["inference_stats"] == {
@@ -60,7 +36,7 @@ def test_failures_count_as_nothing_else():
     statistics = ModelStatistics()
     statistics.failure(7, FailureReason.BACKEND)
     statistics.failure(8, FailureReason.REJECTED)
-    shown = statistics.as_dict("m", 1)
+    shown = statistics_entry(statistics, "m", 1)
     assert shown["inference_stats"]["fail"] == {"count": 2, "ns": 15}
     assert shown["inference_stats"]["success"]["count"] == shown["inference_count"] == 0
     assert list(statistics.failures.values()) == [1, 0, 1, 0]
@@ -115,7 +91,7 @@ def test_responses_are_counted_by_their_place():
     statistics.response(0).success(infer_ns=20, output_ns=2)
     statistics.response(0).empty(infer_ns=100)
     statistics.response(0).cancel(infer_ns=1000)
-    shown = statistics.as_dict("m", 1)["response_stats"]
+    shown = statistics_entry(statistics, "m", 1)["response_stats"]
     assert list(shown) == ["0", "1"]
     assert shown["0"] == {
         "compute_infer": {"count": 3, "ns": 130},
@@ -134,7 +110,7 @@ def test_places_have_a_limit():
     statistics = ModelStatistics()
     assert statistics.response(RESPONSE_INDEXES_MAX) is None
     assert statistics.response(RESPONSE_INDEXES_MAX - 1) is not None
-    assert list(statistics.as_dict("m", 1)["response_stats"]) == [str(RESPONSE_INDEXES_MAX - 1)]
+    assert list(statistics_entry(statistics, "m", 1)["response_stats"]) == [str(RESPONSE_INDEXES_MAX - 1)]
 
 
 def test_executions_are_counted_by_batch_size():
@@ -143,7 +119,7 @@ def test_executions_are_counted_by_batch_size():
     statistics.execution(8, input_ns=1, infer_ns=10, output_ns=100, now_ms=1_000)
     statistics.execution(2, input_ns=2, infer_ns=20, output_ns=200, now_ms=2_000)
     statistics.execution(8, input_ns=3, infer_ns=30, output_ns=300, now_ms=3_000)
-    shown = statistics.as_dict("m", 2)
+    shown = statistics_entry(statistics, "m", 2)
     assert shown["version"] == "2"
     assert shown["execution_count"] == 3
     assert shown["last_inference"] == 3_000
@@ -170,45 +146,7 @@ def test_a_batch_counts_as_its_requests():
     one_by_one.success(1, queue_ns=10, input_ns=1, infer_ns=2, output_ns=3, total_ns=300)
     one_by_one.success(3, queue_ns=20, input_ns=1, infer_ns=2, output_ns=3, total_ns=400)
     one_by_one.execution(5, input_ns=1, infer_ns=2, output_ns=3, now_ms=9)
-    assert together.as_dict("m", 1) == one_by_one.as_dict("m", 1)
-
-
-def test_times_that_cannot_be():
-    """Arbitrary times of a backend are reported as values that the protocol can hold."""
-    statistics = ModelStatistics()
-    statistics.success(1, -5, 1 << 65, 0, 0, 7)
-    statistics.execution(1, -1, 1 << 64, 2, 0)
-    statistics.response(0).success(-1, 1 << 64)
-    told = statistics.as_dict("m", 1)
-    assert (told["inference_stats"]["queue"], told["inference_stats"]["compute_input"]) == (
-        {"count": 1, "ns": 0},
-        {"count": 1, "ns": (1 << 64) - 1},
-    )
-    (batch,) = told["batch_stats"]
-    assert (batch["compute_input"]["ns"], batch["compute_infer"]["ns"]) == (0, (1 << 64) - 1)
-    assert told["response_stats"]["0"]["compute_infer"]["ns"] == 0
-    assert told["response_stats"]["0"]["compute_output"]["ns"] == (1 << 64) - 1
-
-
-def test_memory_usage():
-    """Reports about the same memory are added up, kind by kind, and limited to what the protocol can hold."""
-    statistics = ModelStatistics()
-    statistics.memory_usage = lambda: [
-        (2, 3, 4096),
-        (1, 0, 1 << 40),
-        (2, 3, 4),
-        (2, 1, 1),
-        (0, 0, (1 << 64) - 1),
-        (0, 0, 1),
-    ]
-    assert statistics.as_dict("m", 1)["memory_usage"] == [
-        {"type": "CPU", "id": 0, "byte_size": (1 << 64) - 1},
-        {"type": "CPU_PINNED", "id": 0, "byte_size": 1 << 40},
-        {"type": "GPU", "id": 1, "byte_size": 1},
-        {"type": "GPU", "id": 3, "byte_size": 4100},
-    ]
-    statistics.memory_usage = lambda: [(7, -1, 5)]
-    assert statistics.as_dict("m", 1)["memory_usage"] == [{"type": "<invalid>", "id": -1, "byte_size": 5}]
+    assert statistics_entry(together, "m", 1) == statistics_entry(one_by_one, "m", 1)
 
 
 def test_parts_of_gpus():
@@ -239,8 +177,8 @@ def test_executions_on_gpus(method, arguments):
     part = whole.on_gpu("GPU-a")
     getattr(part, method)(*arguments)
     getattr(expected, method)(*arguments)
-    assert whole.as_dict("m", 1) == expected.as_dict("m", 1)
-    assert part.as_dict("m", 1)["inference_stats"] == expected.as_dict("m", 1)["inference_stats"]
+    assert statistics_entry(whole, "m", 1) == statistics_entry(expected, "m", 1)
+    assert statistics_entry(part, "m", 1)["inference_stats"] == statistics_entry(expected, "m", 1)["inference_stats"]
     assert (part.inference_count, part.execution_count) == (expected.inference_count, expected.execution_count)
     rest = whole.elsewhere
     assert {rest.success_count, rest.inference_count, rest.execution_count, rest.queue_ns} == {0}

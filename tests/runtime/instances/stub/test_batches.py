@@ -22,6 +22,7 @@ from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.observe.families import Histogram
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
+from pyruntime.runtime.observe.statistics_entry import statistics_entry
 from pyruntime.runtime.regions import create_region
 from pyruntime.runtime.requests.types import InferResponse, free_slots
 from pyruntime.utils.errors import Code, InferenceError, LocalError, PeerError
@@ -577,10 +578,8 @@ class TestDecoupled:
             for index, each in decoupled.statistics.responses.items()
         }
         assert found == {0: (1, 1, 0, 0), 1: (1, 0, 0, 1), 2: (0, 0, 1, 0)}
-        counts = [
-            [each.as_dict()[name]["count"] for name in ("compute_infer", "compute_output")]
-            for each in decoupled.statistics.responses.values()
-        ]
+        shown = statistics_entry(decoupled.statistics, "m", 1)["response_stats"]
+        counts = [[each[name]["count"] for name in ("compute_infer", "compute_output")] for each in shown.values()]
         assert counts == [[2, 2], [1, 1], [1, 0]]
         assert "h_count 2" in histogram.lines("h")
 

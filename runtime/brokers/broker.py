@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The broker of one GPU: the process that owns memory there which stubs share, and opens the memory of clients.
 
-It copies between all of it and main memory, and from memory of the brokers of other GPUs. It sees its own GPU only, as
+It copies between all of it and main memory, and memory of brokers of other GPUs. It sees its own GPU only, as
 CUDA opens a handle also in a context on another GPU, if that has access to the memory. It has the only context of the
 server on its GPU, and ends when the host's end of its socket is closed. If the GPU fails in this process it ends, and
 the host starts another one. messages.py has what it says.

@@ -17,7 +17,7 @@
     FREE memory               no process has it open any more. No answer
     EVENT memory handle       copies from the memory come behind this event from now on; b"" for none.
                               Not answered when the process of an event has ended
-    COPY memory at size target offset      copy on the GPU, or to it, to `offset` of the memory `target`
+    COPY memory at size target offset      copy on the GPU, to it or from it, to `offset` of the memory `target`
     COMPLETE memory           answered when all copies behind its event are complete, for all processes
 
 The host chooses the numbers of regions and memory. The broker handles one packet after the other, so a packet may refer

@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 
 class Server(Host):
-    """The server of the model in this stub. `waiting_batch` returns the batch that waits for calls of this thread."""
+    """The server of the model in this stub.
+
+    `waiting_batch` returns the batch that waits if this thread does, 0 if there is none, and gives those behind it back
+    to the host.
+    """
 
     def __init__(
         self,
@@ -50,6 +54,8 @@ class Server(Host):
         # The number of the model's GPU in this process, None if it is on none; and the memory of the process.
         self.on_gpu: Optional[Tuple[int, Regions]] = None
         self._flow = FlowControl()
+        # The batch whose execute waits for room, 0 if none does.
+        self.held = 0
         self._lock = threading.RLock()
         self._questions = 0
         self._replies: Dict[int, Optional[Reply]] = {}
@@ -85,8 +91,17 @@ class Server(Host):
     def wait_for_room(self, serial: int) -> None:
         """See Host."""
         flow = self._flow
-        if not flow.may_send(serial):
+        if flow.may_send(serial):
+            return
+        batch = self._waiting_batch()
+        try:
+            if batch:
+                self.held = batch
+                self._waiting_batch()  # returns what another thread has read before it could see that
             self._link.wait(lambda: flow.may_send(serial))
+        finally:
+            if batch:
+                self.held = 0
 
     def has_room(self, serial: int) -> bool:
         """See Host."""

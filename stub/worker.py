@@ -158,9 +158,9 @@ class Worker:
     def _arrived(self, message: Infer) -> None:
         if message.released:
             self._writer.free(message.released)
-        waiting = self._calls.waiting
-        if waiting and self._concurrency == 1 and self._batches.is_running(list(waiting.values())):
-            # The running batch waits for another model, which may in turn wait for this new batch.
+        waiting, held = self._calls.waiting, self._server.held
+        if (waiting or held) and self._concurrency == 1 and self._batches.is_running([*waiting.values(), held]):
+            # The running batch waits for another model, or for a client to read: that may in turn wait for this one.
             self.link.send(Requeue([message.batch]))
             return
         self._work.append(message)

@@ -186,7 +186,7 @@ class Credit(NamedTuple):
 
 
 class Requeue(NamedTuple):
-    """Stub to host: these batches have not begun and will not, because the running one waits for another model."""
+    """Stub to host: these batches have not begun and will not, because the running one waits for something else."""
 
     batches: List[int]
 

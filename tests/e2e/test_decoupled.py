@@ -16,6 +16,8 @@ from tritonclient.grpc import service_pb2
 from pyruntime.runtime.frontends.grpc import stream_stall_detector
 from pyruntime.utils.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX
 
+from .harness.waiting import LIMIT_S
+
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 # The request's parameter selects the action.
 STREAMS = """
@@ -503,9 +505,15 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def pipe(model, serve, tmp_path, wait_until):
+def instances():
+    """How many instances the model `source` has."""
+    return 1
+
+
+@pytest.fixture
+def pipe(model, serve, tmp_path, wait_until, instances):
     """A server whose model `sink` takes the responses of `source`, with a gate and counters of these."""
-    folder = model("source", SOURCE, more=DECOUPLED)
+    folder = model("source", SOURCE, more=f"{DECOUPLED}\ninstance_group {{ count: {instances} }}")
     os.mkfifo(model("sink", SINK) / "gate")
     server = serve()
     server.gate = tmp_path / "sink" / "gate"
@@ -546,6 +554,20 @@ class TestFlow:
                     assert pipe.count("sent") <= number + ahead
                     assert pipe.shared_bytes() < BYTES_AHEAD_MAX + (number + 2) * size
                     print(ahead, file=gate, flush=True)
+            assert taken.result() == list(range(count))
+
+    @pytest.mark.parametrize("instances", [2])
+    def test_nobody_waits_behind_it(self, pipe, wait_until):
+        """Another instance executes what was sent to the one whose sender waits."""
+        count = 2 * RESPONSES_AHEAD_MAX
+        with ThreadPoolExecutor() as clients:
+            taken = clients.submit(infer, pipe, count, 8)
+            with pipe.gate.open("w") as gate:
+                wait_until(lambda: pipe.count("begun") == RESPONSES_AHEAD_MAX + 1)
+                others = [clients.submit(pipe.stream, "source", IN=[2, 8]) for _ in range(6)]
+                for other in others:
+                    assert [event["OUT"] for event in other.result(LIMIT_S)] == [0, 1]
+                print(count, file=gate, flush=True)
             assert taken.result() == list(range(count))
 
     @pytest.mark.parametrize("how", ["cancel", "drop"])

@@ -8,6 +8,7 @@ import textwrap
 
 import pytest
 
+from pyruntime.utils import flow_control
 from pyruntime.utils.channel import FRAME_BYTES_MAX
 from pyruntime.utils.messages import (
     NO_SLOT,
@@ -15,6 +16,7 @@ from pyruntime.utils.messages import (
     AutoComplete,
     CheckReady,
     Completed,
+    Credit,
     DropSequences,
     Failed,
     Infer,
@@ -23,6 +25,8 @@ from pyruntime.utils.messages import (
     LoadFailed,
     Ready,
     Release,
+    Requeue,
+    Respond,
     Result,
     Retired,
     Stop,
@@ -643,3 +647,53 @@ class TestDropSequences:
         host.post(wire(host, [1, 2, 3, 4]))
         assert host.receive().retained == [0]
         assert host.ask(DropSequences([1])) == Retired([1])
+
+
+class TestHeld:
+    """Batches behind one that waits for its client to take responses."""
+
+    SENDS = """
+    for request in requests:
+        sender = request.get_response_sender()
+        for value in request.inputs()[0].as_numpy():
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([value]))]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    """
+
+    @pytest.fixture
+    def held(self, host, monkeypatch):
+        """A model that may be two responses ahead, and has been asked for three."""
+        monkeypatch.setattr(flow_control, "RESPONSES_AHEAD_MAX", 2)
+        host.execute(self.SENDS, model_transaction_policy={"decoupled": True})
+        host.post(host.wire([1, 2, 3]))
+        return host
+
+    def taken(self, host, count):
+        """The next messages are so many responses."""
+        for _ in range(count):
+            assert type(host.receive()) is Respond
+
+    @pytest.mark.parametrize("late", [False, True])
+    def test_go_back(self, held, late):
+        """Other instances may execute them: those that were there before, and those that come meanwhile."""
+        if late:
+            self.taken(held, 2)
+            held.post(held.wire([4], 64))
+            assert held.receive() == Requeue([2])
+        held.post(held.wire([5], 64))
+        if not late:
+            self.taken(held, 2)
+        assert held.receive() == Requeue([3 if late else 2])
+        held.send(Credit([[1, 1]]))
+        self.taken(held, 2)
+        assert type(held.receive()) is Result
+
+    def test_come_later(self, held):
+        """A batch that comes when the client has taken some begins."""
+        self.taken(held, 2)
+        held.send(Credit([[1, 2]]))
+        self.taken(held, 2)
+        assert type(held.receive()) is Result
+        held.post(held.wire([6], 64))
+        self.taken(held, 2)
+        assert type(held.receive()) is Result

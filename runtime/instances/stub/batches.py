@@ -354,7 +354,7 @@ class StubBatches(InflightBatches[InflightBatch]):
             self._notify_if_idle()
 
     def put_back(self, message: Requeue) -> None:
-        """The stub returns batches that have not begun, because the running one waits for another model."""
+        """The stub returns batches that have not begun, because the running one waits for something else."""
         self.expect_calls()
         for number in reversed(message.batches):
             inflight = self._inflight.get(number) if type(number) is int else None

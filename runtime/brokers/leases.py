@@ -230,9 +230,11 @@ class GpuLeases:
 
 
 async def _open_peer(link: BrokerLink, region: GpuRegion, number: int, owner: BrokerLink) -> None:
-    """See BrokerLink. What the driver refuses is remembered."""
+    """See BrokerLink. What the driver refuses is remembered. Raises GpuError, GpuLostError if the memory is gone."""
     try:
         await link.open_peer(region, number)
+        if region.loss:  # since it was opened: it is closed already
+            raise GpuLostError("the broker was lost", "copy", region.loss)
     except (GpuLostError, GpuMemoryError):
         raise
     except GpuError:

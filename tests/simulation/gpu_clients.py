@@ -14,8 +14,9 @@ from .tensors import HOP, pack, request_of, value_of
 TENSOR_BYTES = 16
 PLACES_BYTES = 2 * TENSOR_BYTES
 REQUESTS_MAX = 8
-# How often a client tries again: brokers with faults, and those that refuse now and then, are fewer.
-TRIES = FAULTY_LIVES * 4
+# How often a client tries again: brokers with faults are fewer, and one that refuses every other time refuses all of
+# these in one of 4 billion scenarios.
+TRIES = FAULTY_LIVES * 8
 
 
 class GpuClient(HttpClient):

@@ -61,8 +61,9 @@ TICK_S = 0.002
 DROP_BOUND_NS = 10_000_000
 # How often that is looked at, at most, in nanoseconds.
 HELD_CHECK_NS = 1_000_000
-# How long a version may take for the requests that it has when it is unloaded, in seconds.
-DRAIN_S = 30.0
+# How long a version may take for the requests that it has when it is unloaded, in seconds: longer than the server has
+# patience with a client that does not read, for which a model waits.
+DRAIN_S = 45.0
 
 
 class World:

@@ -311,6 +311,26 @@ def test_broker_that_is_lost_opens_nothing(gpu):
     run(check)
 
 
+def test_memory_is_lost_when_it_is_opened(gpu):
+    """It is closed by then, so no copy is asked for."""
+
+    async def check(leases, links):
+        source, target = await written(leases, gpu, b"0123456789"), await leases.lease_on(1, 100)
+        open_peer, copies = links[1].open_peer, []
+
+        async def opened_and_lost(region, number):
+            await open_peer(region, number)
+            region.lose("it ended")
+
+        links[1].open_peer = opened_and_lost
+        links[1].copy_peer = lambda *piece: copies.append(piece)
+        with pytest.raises(GpuLostError, match="it ended"):
+            await leases.pull(source, [(0, 10, 0)], target)
+        assert copies == []
+
+    run(check)
+
+
 @pytest.mark.parametrize("lost", [0, 1], ids=["source", "target"])
 def test_broker_is_lost(gpu, lost):
     """A copy fails with either broker, and the sentence names it. The memory of the other one is as it was."""

@@ -222,6 +222,11 @@ class StubConnection:
         self._close()
         return exit
 
+    async def wait_lost(self) -> LoadError:
+        """Wait for the end of a process that loads the model. Returns what is to be raised. As wait_exited."""
+        exit = await self.wait_exited()
+        return LoadError(f"the stub process of {self.name} {_was(exit)} while it loaded the model")
+
     def _handle(self, message: Message) -> None:
         match message:
             case Log(level, text, file, line):
@@ -258,8 +263,7 @@ class StubConnection:
     async def _reply(self) -> Message:
         reply = await self._replies.get()
         if reply is None:
-            exit = await self.wait_exited()
-            raise LoadError(f"the stub process of {self.name} {_was(exit)} while it loaded the model")
+            raise await self.wait_lost()
         if isinstance(reply, LoadFailed):
             # The stub ends either way, so an unknown code is worth no other failure.
             code = Code(reply.code) if reply.code in _CODES else Code.INTERNAL

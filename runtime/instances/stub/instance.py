@@ -180,8 +180,9 @@ class PythonInstance:
         except BaseException:
             connection.kill()
             raise
-        if self._connection is connection:
-            self._handle(Ready())
+        if self._connection is not connection:  # it died after its last word: the end of a warm-up is no failure
+            raise await connection.wait_lost()
+        self._handle(Ready())
 
     def _take(self, connection: StubConnection) -> None:
         """Begin a life of the stub."""

@@ -157,6 +157,7 @@ class Bench:
             "m_0", spec, 3, {"file": "model.py"}, {"model_name": "m"}, memory, 1 << 20, self.statistics, self.server
         )
         self.plan = replace(self.plan, concurrency=concurrency)
+        self.tasks = tasks
         self.instance = PythonInstance(self.plan, self.owner, tasks)
         self.refuse_to_start = False
         monkeypatch.setattr(connection_module, "launch_stub", self._launch)

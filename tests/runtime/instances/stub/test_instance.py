@@ -5,13 +5,14 @@
 import asyncio
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 
 from pyruntime.runtime.instances.capacity import CAPACITY_MIN
 from pyruntime.runtime.instances.stub import connection as connection_module
 from pyruntime.runtime.instances.stub.batches import CAPACITY_MAX
-from pyruntime.runtime.instances.stub.instance import USAGES_MAX
+from pyruntime.runtime.instances.stub.instance import USAGES_MAX, PythonInstance
 from pyruntime.runtime.instances.stub.supervisor import QUICK_DEATHS_MAX, ProcessExit
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.utils.channel import FRAME_BYTES_MAX
@@ -91,6 +92,38 @@ class TestStart:
             await stub.hear_load()
             stub.process.exit(-signal.SIGSEGV)
             stub.hang_up()
+            with pytest.raises(LoadError, match="the stub process of m_0 was killed by SIGSEGV while it loaded"):
+                await starting
+
+        play(scenario)
+
+    def test_dies_at_the_end_of_its_warm_up(self, play):
+        """A stub that is gone when its warm-up has ended well did not load; nor does one that is started again."""
+
+        async def scenario(bench):
+            ends = iter([False, True, False])
+
+            async def warm_up(instance, batches, concurrency):
+                if next(ends):
+                    bench.all_stubs[-1].process.exit(-signal.SIGSEGV)
+                    bench.all_stubs[-1].hang_up()
+                    await bench.owner.wait("changed")
+
+            bench.instance._spec = replace(bench.plan, warm_up=warm_up)
+            (await bench.start()).process.exit(-signal.SIGSEGV)
+            lost = await bench.stubs.get()
+            await lost.hear_load()
+            lost.say(Ready(False, False))
+            await bench.restarted()
+            assert bench.instance.restarts == 2
+
+            other = PythonInstance(replace(bench.plan, warm_up=warm_up), bench.owner, bench.tasks)
+            ends = iter([True])
+            connection = await bench.open()
+            stub = bench.stubs.get_nowait()
+            starting = asyncio.ensure_future(other.start(connection))
+            await stub.hear_load()
+            stub.say(Ready(False, False))
             with pytest.raises(LoadError, match="the stub process of m_0 was killed by SIGSEGV while it loaded"):
                 await starting
 

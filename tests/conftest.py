@@ -9,15 +9,19 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from .plugins import bytecode, examples, gpus, libraries, processes, pythons, regions
+from .plugins import bytecode, examples, gpus, libraries, outcomes, processes, pythons, regions
 
 examples.load()
 # Their assertions say as much as those of tests.
 pytest.register_assert_rewrite("tests.e2e.harness")
 
 
+def pytest_addoption(parser):
+    outcomes.add_options(parser)
+
+
 def pytest_configure(config):
-    for plugin in (bytecode, gpus, libraries, processes, pythons, regions):
+    for plugin in (bytecode, gpus, libraries, outcomes, processes, pythons, regions):
         config.pluginmanager.register(plugin)
 
 

@@ -22,7 +22,9 @@ from pyruntime.utils.dtypes import BY_NUMBER
 def model_spec(config: Config) -> ModelSpec:
     """The spec of `config`, which must have passed `normalize` and `validate`."""
     inputs = {tensor.name: _tensor_spec(tensor, config.max_batch_size) for tensor in config.input}
-    outputs = {tensor.name: _tensor_spec(tensor, config.max_batch_size) for tensor in config.output}
+    outputs: dict[str, TensorSpec] = {}
+    for tensor in config.output:  # of outputs with the same name the first counts, as in Triton
+        outputs.setdefault(tensor.name, _tensor_spec(tensor, config.max_batch_size))
     return ModelSpec(
         name=config.name,
         backend=config.backend,

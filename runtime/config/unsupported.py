@@ -8,6 +8,8 @@ them: responses are right without it, only their timing or their metrics differ.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from pyruntime.runtime.config.metrics import ignored_metrics
 from pyruntime.runtime.config.schema import Config
 
@@ -32,5 +34,9 @@ def unsupported_features(config: Config, *, is_native: bool = False) -> list[str
             "have: it gets the usual one",
         ),
         *((True, f"model '{name}' asks for {what}") for what in ignored_metrics(config)),
+        *(
+            (count > 1, f"model '{name}' lists the output '{output}' {count} times, of which the first counts")
+            for output, count in Counter(output.name for output in config.output).items()
+        ),
     )
     return [sentence for is_asked, sentence in asked if is_asked]

@@ -100,7 +100,8 @@ def _check_tensors(config: Config) -> None:
         for tensor in tensors:
             if not tensor.name:
                 raise ConfigError(f"model {noun} must specify 'name'")
-            if tensor.name in seen:
+            # As in Triton, an output may be there twice, and the first one counts: `unsupported` says so.
+            if tensor.name in seen and noun == "input":
                 raise ConfigError(f"model '{config.name}' has more than one {noun} named '{tensor.name}'")
             seen.add(tensor.name)
             _check_tensor(f"model {noun} '{tensor.name}'", tensor, config.max_batch_size)

@@ -232,6 +232,7 @@ def server(tmp_path_factory, write_model, serving):
         "failing": chain("first", "fail", "second"),
         "outer_failing": chain("failing"),
         "counting": chain("count", "first", "second"),
+        "twice": chain("first", outputs=("OUT", "OUT")),
         "diamond": ensemble(
             step("first", {"IN": "IN"}, {"OUT": "one"}),
             step("second", {"IN": "IN"}, {"OUT": "two"}),
@@ -254,9 +255,23 @@ def infer(server, model, *values, **options):
     return server.infer(model, numbers(*values), **options).as_numpy("OUT").tolist()
 
 
+def infer_document(server, model, *values):
+    """The response in JSON."""
+    inputs = [{"name": "IN", "datatype": "INT64", "shape": [len(values)], "data": values}]
+    return server.request("POST", f"/v2/models/{model}/infer", json.dumps({"inputs": inputs})).body
+
+
 def test_pipeline(server):
     """The output of a step is the input of the next one."""
     assert infer(server, "pipeline", 1, 2) == [4, 5]
+
+
+def test_an_output_that_is_listed_twice_is_answered_once_with_a_warning_in_the_log(server):
+    answer = json.loads(infer_document(server, "twice", 1))
+    assert [each["name"] for each in answer["outputs"]] == ["OUT"]
+    with closing(server.grpc()) as client:
+        assert client.infer("twice", [tensor(1)]).as_numpy("OUT").tolist() == [2]
+    assert "model 'twice' lists the output 'OUT' 2 times, of which the first counts" in server.log
 
 
 def test_ensemble_in_an_ensemble(server):

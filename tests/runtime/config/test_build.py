@@ -66,6 +66,13 @@ def test_tensors(max_batch_size, batch):
     assert spec.required_inputs == {"B"}
 
 
+def test_of_outputs_with_one_name_the_first_counts():
+    text = "output [ {{ name: 'A' {0} dims: 1 }}, {{ name: 'B' {0} dims: 2 }}, {{ name: 'A' {0} dims: [ 3, 4 ] }} ]"
+    spec = _spec(text.format("data_type: TYPE_BOOL"))
+    assert list(spec.outputs) == ["A", "B"]
+    assert spec.outputs["A"].dims == (1,)
+
+
 @pytest.mark.parametrize(
     ("groups", "gpus", "expected"),
     [

@@ -13,6 +13,7 @@ from pyruntime.runtime.config.unsupported import unsupported_features
     [
         ("instance_group { host_policy: 'p' }", "asks for a host policy"),
         ("parameters { key: 'TRITON_BATCH_STRATEGY_PATH' }", "asks for a custom batching strategy"),
+        ("output [ { name: 'A' }, { name: 'B' }, { name: 'A' } ]", "lists the output 'A' 2 times"),
         ("metric_tags { key: 'a-b' value: 'c' }", "asks for the metric tag 'a-b', which cannot be a label"),
     ],
 )

@@ -147,13 +147,17 @@ def test_no_dims_are_a_scalar():
             f"{INPUT} dims: [ 2, -1 ] reshape {{ shape: [ -1, 2 ] }}",
             "model {noun} 'x' has different size for dims and reshape",
         ),
-        (f"{INPUT} dims: 1 }} {{noun}} {{ {INPUT} dims: 1", "model 'm' has more than one {noun} named 'x'"),
     ],
 )
 def test_rules_of_tensors(noun, tensor, message):
     """Inputs and outputs have the same rules."""
-    text = f"{noun} {{ {tensor} }}".replace("{noun}", noun)
-    assert _complaint(text) == message.format(noun=noun)
+    assert _complaint(f"{noun} {{ {tensor} }}") == message.format(noun=noun)
+
+
+def test_an_output_may_be_listed_twice_and_an_input_may_not():
+    tensor = f"{{ {INPUT} dims: 1 }}"
+    assert _complaint(f"input [ {tensor}, {tensor} ]") == "model 'm' has more than one input named 'x'"
+    _validate(f"output [ {tensor}, {tensor} ]")
 
 
 @pytest.mark.parametrize(

@@ -395,9 +395,17 @@ class TestOptions:
         server = serve("--grpc-header-forward-pattern=my-.*")
         tensor = triton.InferInput("IN", [1], "INT64").set_data_from_numpy(np.array([1]))
         with closing(server.grpc()) as client:
-            for _ in range(2):
-                result = client.infer("headers", [tensor], headers={"my-key": "value", "other": "x"})
-                assert json.loads(result.as_numpy("OUT")[0]) == {"my-key": "value"}
+            for value in ("value", "value", "'quoted', with a backslash\\ ", " x", " "):
+                result = client.infer("headers", [tensor], headers={"my-key": value, "other": "x"})
+                assert json.loads(result.as_numpy("OUT")[0]) == {"my-key": value}
+
+    def test_calls_without_a_host(self, echoing, bare_client):
+        """A call needs neither `:authority` nor `host`, which the health check of haproxy does not send."""
+        server = echoing()
+        with bare_client(server.grpc_port) as client:
+            client.h2.config.validate_outbound_headers = False
+            for path in ("/grpc.health.v1.Health/Check", client.LIVE):
+                assert client.status(client.call(path, **{":authority": None})) == "0"
 
     @pytest.mark.parametrize("level", ["low", "medium", "high"])
     def test_compression(self, echoing, bare_client, level):

@@ -46,6 +46,11 @@ enum { IDLE = 0, IN_RECEIVE, IN_SEND };
 
 enum { REQUEST = 1, MESSAGE, COMPRESSED, PLACED, END, RESET, TOO_LARGE, MALFORMED, PING, GOAWAY };
 
+/* What there is of the head that arrives. */
+enum { HEAD_METHOD = 1, HEAD_SCHEME = 2, HEAD_PATH = 4, HEAD_NEEDED = 7, HEAD_AUTHORITY = 8, HEAD_FIELDS = 16 };
+/* The length of a request that announces none. */
+#define LENGTH_NONE (-1)
+
 /* A growing byte buffer. */
 typedef struct {
     char *bytes;
@@ -104,6 +109,7 @@ typedef struct Stream {
     uint64_t round; /* the call of `receive` whose events hold the newest of this stream */
     bool waiting;   /* a large message, of which nobody is asked yet: it is kept as it comes */
     uint64_t taken; /* all bytes of data that have come */
+    int64_t announced_length; /* of them, or LENGTH_NONE */
     uint64_t unopened; /* bytes by which the window is not opened again because the stream is held */
     bool held;
     bool announced;   /* REQUEST was told */
@@ -146,6 +152,7 @@ typedef struct {
     /* The headers of the arriving request; headers of several requests cannot interleave. */
     Bytes head;
     size_t head_size;
+    unsigned int head_has; /* bits: HEAD_METHOD and others */
     int64_t timeout;
     uint64_t round; /* calls of `receive` so far */
     /* The events to report. The newest one is kept back, because END_STREAM may belong to it. */
@@ -179,6 +186,12 @@ void stream_bury(Session *self, Stream *stream);
 void stream_forget_output(Session *self, Stream *stream);
 int release_later(Session *self, PyObject *release);
 void let_go(Session *self);
+
+/* headers.c */
+bool headers_take(Session *self, Stream *stream, const uint8_t *name, size_t name_length, const uint8_t *value,
+                  size_t value_length);
+bool headers_suffice(const Session *self);
+bool headers_fit(const Stream *stream, bool ended);
 
 /* receiving.c */
 void receiving_callbacks(nghttp2_session_callbacks *callbacks);

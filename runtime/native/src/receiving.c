@@ -57,6 +57,7 @@ static int on_begin_headers(nghttp2_session *http2, const nghttp2_frame *frame, 
         return NGHTTP2_ERR_CALLBACK_FAILURE;
     self->head.length = 0;
     self->head_size = 0;
+    self->head_has = 0;
     self->timeout = TIMEOUT_NONE;
     return nghttp2_session_set_stream_user_data(http2, stream->id, stream) == 0 ? 0 : NGHTTP2_ERR_CALLBACK_FAILURE;
 }
@@ -65,6 +66,7 @@ static int on_header(nghttp2_session *http2, const nghttp2_frame *frame, const u
                      const uint8_t *value, size_t value_length, uint8_t flags, void *user_data)
 {
     Session *self = user_data;
+    Stream *stream;
 
     (void)flags;
     if (frame->hd.type != NGHTTP2_HEADERS || frame->headers.cat != NGHTTP2_HCAT_REQUEST)
@@ -75,6 +77,11 @@ static int on_header(nghttp2_session *http2, const nghttp2_frame *frame, const u
         nghttp2_submit_rst_stream(http2, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_ENHANCE_YOUR_CALM);
         return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
     }
+    stream = stream_of(http2, frame->hd.stream_id);
+    if (stream == NULL || !headers_take(self, stream, name, name_length, value, value_length)) {
+        nghttp2_submit_rst_stream(http2, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_PROTOCOL_ERROR);
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    }
     if (name_length == sizeof(TIMEOUT_NAME) - 1 && memcmp(name, TIMEOUT_NAME, name_length) == 0) {
         self->timeout = parse_timeout(value, value_length);
         return 0;
@@ -82,6 +89,20 @@ static int on_header(nghttp2_session *http2, const nghttp2_frame *frame, const u
     if (bytes_add(&self->head, name, name_length) < 0 || bytes_add(&self->head, "", 1) < 0 ||
         bytes_add(&self->head, value, value_length) < 0 || bytes_add(&self->head, "", 1) < 0)
         return NGHTTP2_ERR_CALLBACK_FAILURE;
+    return 0;
+}
+
+/* The client broke a rule on this stream: reset it, and report that if its request was reported. */
+static int malformed(Session *self, Stream *stream)
+{
+    if (stream->over)
+        return 0;
+    if (stream->announced && tell(self, RESET, stream->id, PyLong_FromLong(NGHTTP2_PROTOCOL_ERROR)) < 0)
+        return -1;
+    stream->over = true;
+    framing_stop(self, stream);
+    stream_forget_output(self, stream);
+    nghttp2_submit_rst_stream(self->http2, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_PROTOCOL_ERROR);
     return 0;
 }
 
@@ -113,6 +134,21 @@ static int on_ping(Session *self, const nghttp2_ping *ping)
     return tell(self, PING, 0, Py_True);
 }
 
+/* The head of a request, its trailers, or the end of some data have come. */
+static int on_part(Session *self, Stream *stream, const nghttp2_frame *frame)
+{
+    bool is_head = frame->hd.type == NGHTTP2_HEADERS && frame->headers.cat == NGHTTP2_HCAT_REQUEST;
+    bool ended = frame->hd.flags & NGHTTP2_FLAG_END_STREAM;
+
+    if ((is_head && !headers_suffice(self)) || (ended && !headers_fit(stream, true)))
+        return malformed(self, stream);
+    if (frame->hd.type == NGHTTP2_HEADERS && !is_head && !ended)
+        return malformed(self, stream); /* trailers end a request */
+    if (is_head && on_request(self, stream) < 0)
+        return -1;
+    return ended ? framing_end(self, stream) : 0;
+}
+
 static int on_frame_recv(nghttp2_session *http2, const nghttp2_frame *frame, void *user_data)
 {
     Session *self = user_data;
@@ -125,10 +161,7 @@ static int on_frame_recv(nghttp2_session *http2, const nghttp2_frame *frame, voi
         stream = stream_of(http2, frame->hd.stream_id);
         if (stream == NULL)
             return 0;
-        if (frame->hd.type == NGHTTP2_HEADERS && frame->headers.cat == NGHTTP2_HCAT_REQUEST)
-            failed = on_request(self, stream);
-        if (failed == 0 && frame->hd.flags & NGHTTP2_FLAG_END_STREAM)
-            failed = framing_end(self, stream);
+        failed = on_part(self, stream, frame);
         break;
     case NGHTTP2_SETTINGS:
         self->begun = true;
@@ -155,7 +188,8 @@ static int on_data_chunk_recv(nghttp2_session *http2, uint8_t flags, int32_t id,
     if (stream == NULL)
         return nghttp2_session_consume_connection(http2, length) == 0 ? 0 : NGHTTP2_ERR_CALLBACK_FAILURE;
     stream->taken += length;
-    if (framing_take(self, stream, data, length) < 0)
+    failed = headers_fit(stream, false) ? framing_take(self, stream, data, length) : malformed(self, stream);
+    if (failed < 0)
         return NGHTTP2_ERR_CALLBACK_FAILURE;
     if (stream->held || flags & NGHTTP2_FLAG_END_STREAM) {
         /* No window update for bytes that will not arrive. */

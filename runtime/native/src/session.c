@@ -28,6 +28,7 @@ static int set_up_options(nghttp2_option **options)
         return -1;
     nghttp2_option_set_no_auto_window_update(*options, 1);
     nghttp2_option_set_no_closed_streams(*options, 1);
+    nghttp2_option_set_no_http_messaging(*options, 1); /* see headers.c */
     nghttp2_option_set_max_outbound_ack(*options, ACKS_MAX);
     nghttp2_option_set_max_settings(*options, SETTINGS_MAX);
     if (nghttp2_option_set_stream_reset_rate_limit != NULL)

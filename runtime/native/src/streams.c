@@ -51,6 +51,7 @@ Stream *stream_open(Session *self, int32_t id)
     }
     stream->id = id;
     stream->limit = self->message_bytes;
+    stream->announced_length = LENGTH_NONE;
     stream->next = self->streams;
     if (stream->next != NULL)
         stream->next->previous = stream;

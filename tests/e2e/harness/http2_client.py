@@ -62,16 +62,17 @@ class BareClient:
         """Write what h2 has to say."""
         self.sock.sendall(self.h2.data_to_send())
 
-    def head(self, path: str, ended: bool = False, **metadata: str) -> int:
-        """Begin a call, and do not write it yet; its number."""
+    def head(self, path: str, ended: bool = False, **metadata: str | None) -> int:
+        """Begin a call, and do not write it yet; its number. What is None is left out."""
         stream: int = self.h2.get_next_available_stream_id()
         self.calls[stream] = BareCall()
-        head = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "a"}
+        head: dict[str, str | None] = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "a"}
         head |= {"content-type": "application/grpc", "te": "trailers", **metadata}
-        self.h2.send_headers(stream, list(head.items()), end_stream=ended)
+        fields = [(name, value) for name, value in head.items() if value is not None]
+        self.h2.send_headers(stream, fields, end_stream=ended)
         return stream
 
-    def call(self, path: str, message: bytes = b"", **metadata: str) -> int:
+    def call(self, path: str, message: bytes = b"", **metadata: str | None) -> int:
         """A call of one message, which may be larger than windows."""
         stream = self.head(path, **metadata)
         self.send(stream, b"\0" + len(message).to_bytes(4, "big") + message, ended=True)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyruntime.runtime.native import _http2
-from pyruntime.runtime.native._http2 import MESSAGE, PLACED, RESET, Http2Error
+from pyruntime.runtime.native._http2 import MESSAGE, PLACED, REQUEST, RESET, Http2Error
 
 MIB = 1 << 20
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -93,6 +93,84 @@ def test_broken_rules(client, broken):
     assert b"".join(chunks)[3:4] == bytes([GOAWAY])
     assert not session.wants_io
     assert session.receive(frame(HEADERS, END_HEADERS | END_STREAM, 1, head(client))) == []
+
+
+def block(*fields):
+    return frame(HEADERS, END_HEADERS | END_STREAM, 1, hpack.Encoder().encode(fields))
+
+
+LEAST = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a.B/C"))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        LEAST[1:],
+        LEAST[:2],
+        (LEAST[0], LEAST[2]),
+        (*LEAST, LEAST[0]),
+        (*LEAST[:2], (b":path", b"")),
+        (*LEAST, (b":status", b"200")),
+        (*LEAST, (b"x", b"y"), (b":authority", b"a")),
+        (*LEAST, (b"Upper", b"x")),
+        (*LEAST, (b"", b"x")),
+        (*LEAST, (b"x y", b"z")),
+        (*LEAST, (b"x", b"a\0b")),
+        (*LEAST, (b"x", b"a\r\nb")),
+        (*LEAST, (b"connection", b"close")),
+        (*LEAST, (b"keep-alive", b"1")),
+        (*LEAST, (b"proxy-connection", b"close")),
+        (*LEAST, (b"transfer-encoding", b"chunked")),
+        (*LEAST, (b"upgrade", b"h2c")),
+        (*LEAST, (b"te", b"gzip")),
+        (*LEAST, (b"content-length", b"1")),
+        (*LEAST, (b"content-length", b"0"), (b"content-length", b"0")),
+        (*LEAST, (b"content-length", b"-1")),
+        (*LEAST, (b"content-length", b"")),
+        (*LEAST, (b"content-length", b"1" * 19)),
+    ],
+)
+def test_head_that_breaks_a_rule(client, fields):
+    """A request whose head breaks a rule of HTTP/2 is reset, and never reported; the connection goes on."""
+    session = greeted(client)
+    assert session.receive(block(*fields)) == []
+    assert frame(RST_STREAM, 0, 1, b"\0\0\0\1") in b"".join(session.send()[0])
+    assert session.open_streams == 0
+    following = hpack.Encoder().encode(LEAST)
+    (event,) = session.receive(frame(HEADERS, END_HEADERS | END_STREAM, 3, following))
+    assert event[:2] == (REQUEST, 3)
+
+
+def test_head_without_a_host(client):
+    """A request needs neither :authority nor host: programs that check health send none."""
+    (event,) = greeted(client).receive(block(*LEAST))
+    assert event == (REQUEST, 1, (client.packed(*LEAST), -1), True)
+
+
+def test_values_with_blanks_around_them(client):
+    """A value that begins or ends with blanks is reported as it was sent."""
+    fields = (*LEAST, (b"x-quoted", b" 'a' \\ "), (b"x-tab", b"\tb\t"), (b"x-blank", b" "), (b"x-empty", b""))
+    (event,) = greeted(client).receive(block(*fields))
+    assert event == (REQUEST, 1, (client.packed(*fields), -1), True)
+
+
+def test_data_beyond_the_announced_length(client):
+    """A request is reset as soon as there is more data than its content-length says, and what follows is not read."""
+    session = greeted(client)
+    head = hpack.Encoder().encode([*LEAST, (b"content-length", b"7")])
+    (request,) = session.receive(frame(HEADERS, END_HEADERS, 1, head))
+    assert request[0] == REQUEST
+    assert session.receive(frame(DATA, 0, 1, framed(b"ab")))[0][0] == MESSAGE
+    assert session.receive(frame(DATA, 0, 1, framed(b"")) + frame(DATA, END_STREAM, 1)) == [(RESET, 1, 1, False)]
+    assert frame(RST_STREAM, 0, 1, b"\0\0\0\1") in b"".join(session.send()[0])
+
+
+def test_trailers_that_do_not_end_the_request(client):
+    """Headers behind the data of a request end it, or it is reset."""
+    session = greeted(client)
+    session.receive(frame(HEADERS, END_HEADERS, 1, hpack.Encoder().encode(LEAST)))
+    later = hpack.Encoder().encode([(b"x", b"y")])
+    assert session.receive(frame(HEADERS, END_HEADERS, 1, later)) == [(RESET, 1, 1, False)]
 
 
 def test_flow_control(connect):

@@ -8,7 +8,7 @@ for all inputs that are not in shared memory yet.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Set, Tuple
 
 from pyruntime.stub import gpus
 from pyruntime.stub.client_memory import ClientMemory, ClientOutputs, GpuOutputs
@@ -47,6 +47,8 @@ class ResponseWriter(ResponseMemory):
         super().__init__(region, growth_bytes)
         self._model_name = model_name
         self._outputs = outputs
+        # Called with the name of an output that is left out because the model has none of that name.
+        self.on_undeclared: Callable[[str], None] = _nothing
 
     def drop(self, response: WireResponse) -> None:
         """Free the memory of a response that is not sent."""
@@ -161,9 +163,7 @@ class ResponseWriter(ResponseMemory):
             name, datatype, contents = tensor._name, tensor._datatype, tensor._array
             if name not in wanted:
                 if name not in self._outputs:
-                    return encode_error(
-                        Code.INVALID_ARG, f"unexpected inference output '{name}' for model '{self._model_name}'"
-                    )
+                    self.on_undeclared(name)
                 continue
             if contents is None or datatype == "BYTES":
                 contents = tensor._encoded()
@@ -264,6 +264,10 @@ class ResponseWriter(ResponseMemory):
                 self._copy(contents, at, n, slot)
             refs.append((name, datatype, shape, at, n, MEMORY_CPU, 0))
         return OK, "", slot, refs, response._parameters
+
+
+def _nothing(name: str) -> None:
+    """The default callback."""
 
 
 def _merged(tensors: List[Tensor], places: List[Optional[OnGpu]], others: List[TensorRef]) -> List[TensorRef]:

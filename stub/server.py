@@ -21,12 +21,27 @@ from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils.errors import Code, InferenceError, LocalError, PyruntimeError
 from pyruntime.utils.flow_control import FlowControl
-from pyruntime.utils.messages import OK, REPORT_MEMORY, TENSORS, Ask, Measure, Reply, Respond, encode_error
+from pyruntime.utils.messages import (
+    OK,
+    REPORT_DROPPED,
+    REPORT_MEMORY,
+    TENSORS,
+    Ask,
+    Measure,
+    Reply,
+    Respond,
+    encode_error,
+)
 from pyruntime.utils.regions import Region
 
 if TYPE_CHECKING:
     from pyruntime.stub.gpu_memory import GpuMemory
     from pyruntime.stub.memory import Regions
+
+
+# The names of dropped outputs that the host is told, and the characters of each: a model may make up names.
+DROPPED_MAX = 64
+DROPPED_CHARS_MAX = 1000
 
 
 class Server(Host):
@@ -57,6 +72,7 @@ class Server(Host):
         # The batch whose execute waits for room, 0 if none does.
         self.held = 0
         self._lock = threading.RLock()
+        self._dropped: Set[str] = set()
         self._questions = 0
         self._replies: Dict[int, Optional[Reply]] = {}
 
@@ -87,6 +103,14 @@ class Server(Host):
                 self._link.send(Respond(serial, error, final))
         if final:
             self._on_final()
+
+    def drop(self, name: str) -> None:
+        """The model has returned an output that its configuration does not declare: the host logs that, once."""
+        # A message has no text that UTF-8 cannot encode.
+        name = name[:DROPPED_CHARS_MAX].encode("utf-8", "backslashreplace").decode()
+        if name not in self._dropped and len(self._dropped) < DROPPED_MAX:
+            self._dropped.add(name)
+            self.tell(REPORT_DROPPED, [name])
 
     def wait_for_room(self, serial: int) -> None:
         """See Host."""

@@ -267,6 +267,7 @@ class Worker:
         self.link.on_closed = self._calls.lost
         self._server = Server(self.link, self._calls, self._writer, self._responses, self._waiting_batch, self._retire)
         self._server.decoupled = decoupled
+        self._writer.on_undeclared = self._server.drop
         if args.get("model_instance_kind") == "GPU":
             self._server.on_gpu = int(args["model_instance_device_id"]), self._regions
         self._server.model_dir = os.path.join(args["model_repository"], args["model_version"])

@@ -62,6 +62,9 @@ class ModelServer(Host):
         self._execute = execute
         self._region = create_region(f"responses of {spec.name}")
         self.writer = ResponseWriter(self._region, _GROWTH_BYTES, spec.name, set(spec.outputs))
+        # Names of outputs that are not declared, for the response that is read next.
+        self._dropped: list[str] = []
+        self.writer.on_undeclared = self._dropped.append
         self._lock = threading.RLock()
         self._serials = count(1)
         self._open: dict[int, Exchange] = {}
@@ -197,7 +200,8 @@ class ModelServer(Host):
         ]
         if slot >= 0:
             self.writer.free([slot])
-        found = contradictions(self._spec, outputs)
+        dropped = [self._dropped.pop(0) for _ in range(len(self._dropped))]
+        found = contradictions(self._spec, outputs, dropped)
         return Result(outputs, orjson.loads(parameters) if parameters else {}, is_final=final, contradictions=found)
 
     def _failure(self, text: str, code: Code) -> InferenceError:

@@ -286,6 +286,10 @@ CLOSED_GPU: Final = "closed_gpu_memory"
 # device, and a size in bytes; the statistics of the model have their sums.
 REPORT_MEMORY: Final = "report_memory"
 
+# The method by which an instance says that it has dropped an output, whose name is the only argument, because the
+# configuration does not declare it.
+REPORT_DROPPED: Final = "report_dropped_output"
+
 
 class Ask(NamedTuple):
     """Stub to host: call any other function of the server; see stub/host.py for the methods."""

@@ -40,6 +40,10 @@ KEPT_FIELDS_MAX = 1024
 Outcome = InferResponse | InferenceError | int | None
 
 
+def _unchecked(outputs: Sequence[OutputTensor]) -> None:
+    """Take any outputs, such as states, which have their own checks."""
+
+
 def _not_leased(number: int) -> GpuRegion:
     raise PeerError(f"region {number} is not memory on a GPU that the stub leases")
 
@@ -58,11 +62,14 @@ class ResponseReader:
         region: SharedRegion,
         release: Callable[[int, int], None],
         leased: Callable[[int], GpuRegion] = _not_leased,
+        check: Callable[[Sequence[OutputTensor]], None] = _unchecked,
     ) -> None:
         """`release` is called with the slot of a response, and the size of its tensors, when it is released.
 
-        `leased` finds memory on a GPU, in which the stub writes, by its number. It raises PeerError.
+        `leased` finds memory on a GPU, in which the stub writes, by its number. It raises PeerError. `check` is called
+        with outputs that are described as none before.
         """
+        self._check = check
         self._leased = leased
         self._spec = spec
         self._version = version
@@ -104,6 +111,7 @@ class ResponseReader:
                 _, outputs, size = kept
             else:
                 outputs, size = self.outputs(tensors, job.client, job.places)
+                self._check(outputs)
                 if job.client is None:
                     if job.places:
                         regions = self._regions_of(outputs)
@@ -210,8 +218,9 @@ class StateReader(ResponseReader):
         region: SharedRegion,
         release: Callable[[int, int], None],
         leased: Callable[[int], GpuRegion] = _not_leased,
+        check: Callable[[Sequence[OutputTensor]], None] = _unchecked,
     ) -> None:
-        super().__init__(spec, version, region, release, leased)
+        super().__init__(spec, version, region, release, leased, check)
         # The shapes of states are the model's, even where clients see an output of that name in another shape.
         self._states = ResponseReader(replace(spec, outputs={}), version, region, release)
 

@@ -32,6 +32,7 @@ from pyruntime.runtime.gpus.tensor_places import check_input_tensors
 from pyruntime.runtime.gpus.visibility import sight_of
 from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
 from pyruntime.runtime.instances.model_server import ModelServer
+from pyruntime.runtime.instances.output_findings import OutputFindings
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance import PythonInstance
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
@@ -205,6 +206,7 @@ class PythonLoader:
     ) -> list[PythonInstance]:
         """Instances that are not started yet, one for each process."""
         grants = self._factory.grants
+        findings = OutputFindings(spec, location["file"])
         warm_up = warm_up_of(model, location["model_dir"], grants)
         instances = []
         for process in processes:
@@ -229,6 +231,7 @@ class PythonLoader:
                 self._settings.python_backend.shm_growth_byte_size,
                 self._factory.statistics(model, instance, draft.gpus),
                 self._server,
+                findings,
                 process.concurrency,
                 environment,
                 warm_up,

@@ -142,7 +142,6 @@ def test_faulty_that_works(samples, command, answer):
             500,
             "Failed to process the request(s) for model 'faulty_0_0', message: ValueError: raised on purpose",
         ),
-        ("unknown_output", 400, "unexpected inference output 'NOT_IN_CONFIG' for model 'faulty'"),
     ],
 )
 def test_faulty_that_fails(samples, command, status, message):

@@ -4,7 +4,7 @@
 
 import pytest
 
-from pyruntime.testing import Code, InferenceError
+from pyruntime.testing import Code, ContradictionWarning, InferenceError
 
 PREFIX = "Failed to process the request(s) for model 'faulty_0_0', message: "
 
@@ -22,7 +22,6 @@ def model(load_model):
         ("raise", Code.INTERNAL, f"{PREFIX}ValueError: raised on purpose"),
         ("wrong_count", Code.INTERNAL, f"{PREFIX}Number of InferenceResponse objects do not match"),
         ("wrong_type", Code.INTERNAL, f"{PREFIX}Expected an 'InferenceResponse' object in the execute function return"),
-        ("unknown_output", Code.INVALID_ARG, "unexpected inference output 'NOT_IN_CONFIG' for model 'faulty'"),
     ],
 )
 def test_failures(model, command, code, message):
@@ -32,6 +31,12 @@ def test_failures(model, command, code, message):
     assert caught.value.code is code
     assert caught.value.message.startswith(message)
     assert model.infer({"COMMAND": ["ok"]})["OUTPUT"].tolist() == [b"ok"]
+
+
+def test_unknown_output(model):
+    """An output that the configuration does not declare is dropped, and a test is warned of it."""
+    with pytest.warns(ContradictionWarning, match="'NOT_IN_CONFIG' of model 'faulty' is dropped"):
+        assert model.infer({"COMMAND": ["unknown_output"]}).outputs == {}
 
 
 def test_cause(model):

@@ -22,6 +22,7 @@ from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.instances.output_findings import OutputFindings
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
@@ -292,7 +293,8 @@ def converse(host, body, rounds, concurrency=1, kept=0, **config):
     text = CONFIG + ("model_transaction_policy { decoupled: true }" if config else "")
     parsed = parse_model_config(text, "config.pbtxt")
     spec = model_spec(normalize(parsed, directory_name="m", files=["model.py"], gpus=()))
-    plan = StubInstanceSpec("m_0", spec, 1, {}, {}, None, 1 << 20, ModelStatistics(), None, concurrency)
+    findings = OutputFindings(spec, "model.py")
+    plan = StubInstanceSpec("m_0", spec, 1, {}, {}, None, 1 << 20, ModelStatistics(), None, findings, concurrency)
     connection = Connection(host)
     batches = StubBatches(plan, connection, Owner(), NoCalls())
     handlers = {

@@ -109,12 +109,13 @@ class TestWrite:
         assert writer.write(response, set())[2:4] == (NO_SLOT, [])
 
     def test_output_the_model_does_not_have(self, region, writer):
-        """An output that is not configured fails the request, in Triton's words."""
-        response = InferenceResponse([Tensor("A", np.zeros(1)), Tensor("C", np.zeros(1))])
-        assert writer.write(response, OUTPUTS) == (
-            Code.INVALID_ARG, "unexpected inference output 'C' for model 'm'", NO_SLOT, [], "",
-        )  # fmt: skip
-        assert live(writer) == 0
+        """An output that is not configured is left out, and reported, whether all outputs or some are asked for."""
+        reported = []
+        writer.on_undeclared = reported.append
+        response = InferenceResponse([Tensor("C", np.zeros(1)), Tensor("A", np.zeros(1)), Tensor("B", np.zeros(1))])
+        assert [tensor[0] for tensor in writer.write(response, OUTPUTS)[3]] == ["A", "B"]
+        assert [tensor[0] for tensor in writer.write(response, {"A"})[3]] == ["A"]
+        assert reported == ["C", "C"]
 
     @pytest.mark.parametrize("code", Code)
     def test_error(self, region, writer, code):

@@ -10,10 +10,10 @@ import pytest
 from pyruntime.runtime.regions import create_region
 from pyruntime.stub.pb_utils import InferenceResponse, Tensor, TritonError, TritonModelException
 from pyruntime.stub.responses import ResponseWriter
-from pyruntime.stub.server import Server
+from pyruntime.stub.server import DROPPED_MAX, Server
 from pyruntime.utils.errors import Code, LocalError
 from pyruntime.utils.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX
-from pyruntime.utils.messages import NO_SLOT, OK, Ask, Measure, Reply, Respond
+from pyruntime.utils.messages import OK, REPORT_DROPPED, Ask, Measure, Reply, Respond
 
 WANTED = {"OUT"}
 
@@ -100,10 +100,17 @@ class TestRespond:
 
     def test_what_cannot_be_written(self, bench):
         """A response that makes no sense is an error, for this client alone."""
-        bench.server.respond(7, response(name="ODD"), WANTED, False)
-        assert bench.link.sent == [
-            Respond(7, (Code.INVALID_ARG, "unexpected inference output 'ODD' for model 'm'", NO_SLOT, [], ""), False)
-        ]
+        bench.server.respond(7, InferenceResponse([Tensor("OUT", np.array(["\udcff"], object))]), WANTED, False)
+        ((serial, (code, message, *_), final),) = bench.link.sent
+        assert (serial, code, final) == (7, Code.INTERNAL, False)
+        assert message.startswith("a response of model 'm' cannot be sent: ")
+
+    def test_an_output_that_was_dropped(self, bench):
+        """The host is told of each name once, and of so many names at most."""
+        for name in ["\udcff", *map(str, range(1, DROPPED_MAX)), "\udcff", "one too many"]:
+            bench.server.drop(name)
+        names = ["\\udcff", *map(str, range(1, DROPPED_MAX))]
+        assert bench.link.sent == [Ask(0, REPORT_DROPPED, [name]) for name in names]
 
     @pytest.mark.parametrize("final", [False, True])
     @pytest.mark.parametrize("has_slot", [False, True])

@@ -36,6 +36,17 @@ def test_contradiction(execute, array, found):
     assert "OUT" in result
 
 
+def test_an_output_that_is_not_declared(execute):
+    """The test gets the other outputs, as a client does, and a warning for each response."""
+    outputs = "[pb_utils.Tensor(name, np.zeros((1, 2), np.int64)) for name in ('EXTRA', 'OUT')]"
+    model = execute(f"return [pb_utils.InferenceResponse({outputs})]", CONFIG)
+    said = "output 'EXTRA' of model 'm' is dropped, because the configuration declares 'OUT'"
+    for _ in range(2):
+        with pytest.warns(ContradictionWarning) as caught:
+            assert list(model.infer({"IN": [[1, 2]]}).outputs) == ["OUT"]
+        assert [str(each.message) for each in caught] == [said]
+
+
 def test_as_an_error(execute):
     """A project that wants it has its tests fail."""
     model = execute(AS.format("np.zeros((1, 2), np.int32)"), CONFIG)

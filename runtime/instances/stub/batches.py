@@ -105,7 +105,12 @@ class StubBatches(InflightBatches[InflightBatch]):
         has_states = spec.sequence_batching is not None and spec.sequence_batching.states
         reader = StateReader if has_states else ResponseReader
         self._reader = reader(
-            spec, instance_spec.version, connection.responses, connection.returns.release, connection.regions.leased
+            spec,
+            instance_spec.version,
+            connection.responses,
+            connection.returns.release,
+            connection.regions.leased,
+            instance_spec.findings.check,
         )
         self._streams = Streams(connection.returns, instance_spec.statistics, spec.decoupled)
         self.retained = RetainedMemory(is_shared=spec.iterative_sequence)

@@ -47,6 +47,7 @@ from pyruntime.runtime.instances.stub.supervisor import (
 from pyruntime.runtime.observe.statistics import MemoryUsage
 from pyruntime.utils.errors import Code, LaunchError, LoadError, LocalError, OutOfMemoryError, PeerError
 from pyruntime.utils.messages import (
+    REPORT_DROPPED,
     REPORT_MEMORY,
     Ask,
     Call,
@@ -214,8 +215,13 @@ class PythonInstance:
         def report_memory(message: Ask) -> None:
             self.memory_usage = _read_usage(message.arguments)
 
+        def report_dropped(message: Ask) -> None:
+            if len(message.arguments) != 1 or type(message.arguments[0]) is not str:
+                raise PeerError(f"a model drops {message.arguments!r:.80}, which is not the name of an output")
+            self._spec.findings.dropped(message.arguments[0])
+
         # The questions that are about the process itself.
-        own = {REPORT_MEMORY: report_memory, **gpu_memory.handlers}
+        own = {REPORT_MEMORY: report_memory, REPORT_DROPPED: report_dropped, **gpu_memory.handlers}
 
         def ask(message: Ask) -> None:
             handler = own.get(message.method)

@@ -11,6 +11,7 @@ from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.environments.environment import StubPython
 from pyruntime.runtime.execution.executor import WarmUp
 from pyruntime.runtime.instances.model_server import ModelServer
+from pyruntime.runtime.instances.output_findings import OutputFindings
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
 
@@ -18,6 +19,8 @@ from pyruntime.runtime.observe.statistics import ModelStatistics
 @dataclass(frozen=True, slots=True)
 class StubInstanceSpec:
     """All parameters of an instance of one model version; `signature` is that of its process, see InstanceProcess.
+
+    `findings` is what all instances of the version report wrong outputs to.
 
     `concurrency` is how many threads of the process execute; `environment` is the Python that the model wants instead
     of the host's; `warm_up` is what it does before it is ready, in each life of its process. With `is_limited` it
@@ -34,6 +37,7 @@ class StubInstanceSpec:
     growth_bytes: int
     statistics: ModelStatistics
     server: ModelServer
+    findings: OutputFindings
     concurrency: int = 1
     environment: StubPython = None
     warm_up: WarmUp | None = None

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from pyruntime.runtime.execution.job import Job, request_options, tensor_refs
+from pyruntime.runtime.instances.output_findings import OutputFindings
 from pyruntime.runtime.instances.stub import connection as connection_module
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance import PythonInstance
@@ -154,7 +155,16 @@ class Bench:
         self.all_stubs = []
         self.statistics = ModelStatistics()
         self.plan = StubInstanceSpec(
-            "m_0", spec, 3, {"file": "model.py"}, {"model_name": "m"}, memory, 1 << 20, self.statistics, self.server
+            "m_0",
+            spec,
+            3,
+            {"file": "model.py"},
+            {"model_name": "m"},
+            memory,
+            1 << 20,
+            self.statistics,
+            self.server,
+            OutputFindings(spec, "model.py"),
         )
         self.plan = replace(self.plan, concurrency=concurrency)
         self.tasks = tasks

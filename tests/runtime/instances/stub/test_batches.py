@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.execution.states import SequenceStates, no_copies
 from pyruntime.runtime.instances.capacity import CAPACITY_MIN
+from pyruntime.runtime.instances.output_findings import OutputFindings
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
@@ -202,7 +203,8 @@ class Bench:
     def __init__(self, text="", concurrency=1, gpu=None, memory=None, server=None):
         spec = spec_from(CONFIG + text)
         self.statistics = ModelStatistics()
-        plan = StubInstanceSpec("m_0", spec, 3, {}, {}, memory, 1 << 20, self.statistics, server, gpu=gpu)
+        findings = OutputFindings(spec, "model.py")
+        plan = StubInstanceSpec("m_0", spec, 3, {}, {}, memory, 1 << 20, self.statistics, server, findings, gpu=gpu)
         self.connection = Connection()
         self.owner = Owner()
         self.calls = Calls()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pyruntime.runtime.calls import model_call
 from pyruntime.runtime.calls.call_request import ValidatedSignatures
 from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.instances.output_findings import OutputFindings
 from pyruntime.runtime.instances.stub import calls as calls_module
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.calls import Calls
@@ -156,6 +157,11 @@ class Server:
         return lambda: self.waits_ended.append(name)
 
 
+def instance_spec(name, spec, memory, statistics, server):
+    findings = OutputFindings(spec, "model.py")
+    return StubInstanceSpec(name, spec, 1, {}, {}, memory, 1 << 20, statistics, server, findings)
+
+
 class Bench:
     """A stub that makes calls, the callee, and a region in which the callee's responses lie."""
 
@@ -168,7 +174,7 @@ class Bench:
         self.server = Server()
         self.server.models["other"] = self.callee
         self.caller = Instance("m")
-        plan = StubInstanceSpec("m_0", spec_of("m"), 1, {}, {}, None, 1 << 20, ModelStatistics(), self.server)
+        plan = instance_spec("m_0", spec_of("m"), None, ModelStatistics(), self.server)
         self.calls = Calls(plan, self.connection, asyncio.TaskGroup())
         self.released = []
 
@@ -828,7 +834,7 @@ class Life:
 
     def __init__(self, spec, memory, model):
         self.stub = Stub(self.name, memory.region)
-        plan = StubInstanceSpec(self.name, spec, 1, {}, {}, memory, 1 << 20, model.statistics, None)
+        plan = instance_spec(self.name, spec, memory, model.statistics, None)
         self.batches = StubBatches(
             plan, self.stub.connection, model.scheduler, Calls(plan, self.stub.connection, asyncio.TaskGroup())
         )
@@ -861,7 +867,7 @@ class Pair:
         self.requests = create_region("requests of the caller")
         self.caller = Stub("m_0", self.requests)
         server = Server()
-        plan = StubInstanceSpec("m_0", spec_of("m"), 1, {}, {}, None, 1 << 20, ModelStatistics(), server)
+        plan = instance_spec("m_0", spec_of("m"), None, ModelStatistics(), server)
         self.calls = Calls(plan, self.caller.connection, asyncio.TaskGroup())
         handlers = {
             Call: self.calls.call, CancelCall: self.calls.cancel, Consumed: self.calls.took,

@@ -20,6 +20,7 @@ from pyruntime.utils.errors import Code, InferenceError, LoadError, OutOfMemoryE
 from pyruntime.utils.messages import (
     OK,
     PROTOCOL_VERSION,
+    REPORT_DROPPED,
     REPORT_MEMORY,
     SENDER,
     Answer,
@@ -772,6 +773,31 @@ class TestWhatModelsAsk:
             stub.say(Ask(0, REPORT_MEMORY, usage))
             await settle()
             assert list(bench.instance.memory_usage) == []
+            assert stub.process.killed
+
+        play(scenario)
+
+    def test_dropped_output(self, play, caplog):
+        """An output that the model's stub has dropped is logged once, whichever stub says so."""
+
+        async def scenario(bench):
+            stub = await bench.start()
+            stub.say(Ask(0, REPORT_DROPPED, ["EXTRA"]), Ask(0, REPORT_DROPPED, ["EXTRA"]))
+            await settle()
+            assert not bench.server.questions
+
+        play(scenario)
+        said = "output 'EXTRA' of model 'm' is dropped, because the configuration declares 'OUT' (model.py; said once)"
+        assert [record.getMessage() for record in caplog.records if "EXTRA" in record.getMessage()] == [said]
+
+    @pytest.mark.parametrize("arguments", [[], [1], ["X", "Y"]])
+    def test_dropped_output_that_is_none(self, play, arguments):
+        """A stub that reports anything else is killed."""
+
+        async def scenario(bench):
+            stub = await bench.start()
+            stub.say(Ask(0, REPORT_DROPPED, arguments))
+            await settle()
             assert stub.process.killed
 
         play(scenario)

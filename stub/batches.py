@@ -60,6 +60,8 @@ class Batches:
         self._kept = KeptInputs()
         self._lock = threading.RLock()
         self._running: Dict[int, int] = {}
+        # When execute was called for the batches that the host has no answer to.
+        self._started: Dict[int, int] = {}
 
     def waiting_batch(self) -> int:
         """The batch that waits if this thread waits, 0 if there is none.
@@ -77,6 +79,11 @@ class Batches:
         """Whether execute is still running for one of these batches."""
         return not set(batches).isdisjoint(list(self._running.values()))
 
+    def started_ns(self, serial: int) -> int:
+        """When execute was called for a request, 0 if the answer of its batch has told the host."""
+        started = list(self._started.items())  # any thread asks
+        return max((each for each in started if each[0] <= serial), default=(0, 0))[1]
+
     def execute(self, message: Infer, coroutines: Coroutines) -> None:
         """Execute one batch and answer it."""
         batch = message.batch
@@ -89,7 +96,7 @@ class Batches:
         responses: Any = None
         failure = ""
         end_ns = 0
-        start_ns = time.monotonic_ns()
+        self._started[batch] = start_ns = time.monotonic_ns()
         try:
             responses = self.model.execute(requests)
             if type(responses) is not list and inspect.iscoroutine(responses):
@@ -132,6 +139,7 @@ class Batches:
         else:
             # As Result(...) does, which costs a call.
             self._send(tuple.__new__(Result, (batch, wires, retained, start_ns, end_ns)), requests)
+        del self._started[batch]
         del requests
         if held:
             with self._lock:  # only now: `retire` must not report a request before the host knows that it is kept

@@ -48,7 +48,7 @@ class Server(Host):
     """The server of the model in this stub.
 
     `waiting_batch` returns the batch that waits if this thread does, 0 if there is none, and gives those behind it back
-    to the host.
+    to the host. `started_ns` returns when execute was called for a request, 0 once the host knows that.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class Server(Host):
         flags: Region,
         waiting_batch: Callable[[], int],
         on_final: Callable[[], None],
+        started_ns: Callable[[int], int],
     ) -> None:
         self._link = link
         self._calls = calls
@@ -66,6 +67,7 @@ class Server(Host):
         self._flags = flags
         self._waiting_batch = waiting_batch
         self._on_final = on_final
+        self._started_ns = started_ns
         # The number of the model's GPU in this process, None if it is on none; and the memory of the process.
         self.on_gpu: Optional[Tuple[int, Regions]] = None
         self._flow = FlowControl()
@@ -93,14 +95,15 @@ class Server(Host):
                 flow.end(serial)
             elif wire is not None:
                 flow.sent(serial, sum(size for _, _, _, _, size, _, _ in wire[TENSORS]))
+        start_ns = self._started_ns(serial) if final else 0
         try:
-            self._link.send(Respond(serial, wire, final))
+            self._link.send(Respond(serial, wire, final, start_ns))
         except PyruntimeError as exc:  # the response has more text than fits into a frame
             if wire is not None:
                 self._writer.drop(wire)
             error = encode_error(Code.INTERNAL, f"a response cannot be sent: {exc}")
             with contextlib.suppress(LocalError):  # the stub has just sent Stopped; the host frees everything then
-                self._link.send(Respond(serial, error, final))
+                self._link.send(Respond(serial, error, final, start_ns))
         if final:
             self._on_final()
 

@@ -265,7 +265,15 @@ class Worker:
         )
         self._calls = Calls(self.link, self._regions, self._writer)
         self.link.on_closed = self._calls.lost
-        self._server = Server(self.link, self._calls, self._writer, self._responses, self._waiting_batch, self._retire)
+        self._server = Server(
+            self.link,
+            self._calls,
+            self._writer,
+            self._responses,
+            self._waiting_batch,
+            self._retire,
+            lambda serial: self._batches.started_ns(serial),
+        )
         self._server.decoupled = decoupled
         self._writer.on_undeclared = self._server.drop
         if args.get("model_instance_kind") == "GPU":

@@ -172,11 +172,15 @@ class Stopped(NamedTuple):
 
 
 class Respond(NamedTuple):
-    """Stub to host: a sender's response, or nil for none; `final` if no other follows."""
+    """Stub to host: a sender's response, or nil for none; `final` if no other follows.
+
+    `start_ns` is in the final one when execute was called, as in a Result; 0 if a Result says so, and in others.
+    """
 
     serial: int
     response: Optional[WireResponse]
     final: bool
+    start_ns: int = 0
 
 
 class Credit(NamedTuple):
@@ -422,7 +426,7 @@ FIELDS: Tuple[Tuple[Any, ...], ...] = (
     (int, str, str, int),
     (),
     (),
-    (int, (list, type(None)), bool),
+    (int, (list, type(None)), bool, int),
     (list,),
     (list,),
     (int, str, int, list, bool, int, int),

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -244,6 +245,19 @@ def test_decoupled(model, serve):
     assert found[f'{HISTOGRAM}_bucket{{model="usual",version="1",le="5000"}}'] == 0
     assert found[f'{HISTOGRAM}_count{{model="d",version="1"}}'] == 2
     assert not any('model="m"' in name for name in found if name.startswith(HISTOGRAM))
+
+
+def test_a_decoupled_model_has_all_times_in_its_statistics_over_both_protocols(model, deploy):
+    model("d", DECOUPLED, more=IS_DECOUPLED)
+    server = deploy()
+    server.stream("d", IN=[0, 0])
+    times = statistics(server, "d")["inference_stats"]
+    with closing(server.grpc()) as client:
+        (over_grpc,) = client.get_inference_statistics("d", as_json=True)["model_stats"]
+    for name in ("success", "queue", "compute_input", "compute_infer", "compute_output"):
+        assert times[name]["count"] == 1
+        assert times[name]["ns"] > 0
+        assert over_grpc["inference_stats"][name] == {key: str(value) for key, value in times[name].items()}
 
 
 def test_metrics_config(model, serve):

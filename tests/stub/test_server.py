@@ -59,7 +59,9 @@ class Bench:
         self.responses = create_region("responses of a test")
         self.writer = ResponseWriter(self.responses, 1 << 20, "m", WANTED)
         self.finals = 0
-        self.server = Server(self.link, Calls(), self.writer, self.responses, lambda: 4, self._note_final)
+        self.server = Server(
+            self.link, Calls(), self.writer, self.responses, lambda: 4, self._note_final, lambda serial: 70 + serial
+        )
 
     def _note_final(self):
         self.finals += 1
@@ -85,17 +87,17 @@ class TestRespond:
     def test_a_response(self, bench):
         """A response is written, and the host told where; others may follow."""
         bench.server.respond(7, response(), WANTED, False)
-        ((serial, wire, final),) = bench.link.sent
-        assert (serial, final, wire[0]) == (7, False, OK)
+        ((serial, wire, final, start_ns),) = bench.link.sent
+        assert (serial, final, start_ns, wire[0]) == (7, False, 0, OK)
         assert bench.live == 1
         assert bench.finals == 0
 
     def test_the_last(self, bench):
-        """The final response has the worker check which inputs the model still holds."""
+        """The final response has the worker check which inputs the model still holds, and says when execute began."""
         bench.server.respond(7, response(), WANTED, True)
         bench.server.respond(8, None, WANTED, True)
         assert [message.final for message in bench.link.sent] == [True, True]
-        assert bench.link.sent[1] == Respond(8, None, True)
+        assert bench.link.sent[1] == Respond(8, None, True, start_ns=78)
         assert bench.finals == 2
 
     def test_what_cannot_be_written(self, bench):

@@ -63,16 +63,19 @@ _NONE_FINISHED: frozenset[int] = frozenset()
 class InflightBatch:
     """One batch. `sent_ns` is when it was sent, or later, when the batch before it ended.
 
+    `start_ns` is when execute was called, 0 until it has returned.
+
     `finished` are the serials of requests that a sender has answered to the end while execute still runs. The batch is
     also a worker (see deadlock.py): the thread that executes it, or will execute it.
     """
 
-    __slots__ = ("batch", "calls", "finished", "model_name", "number", "sent_ns")
+    __slots__ = ("batch", "calls", "finished", "model_name", "number", "sent_ns", "start_ns")
 
     def __init__(self, number: int, batch: Batch, sent_ns: int, model_name: str, calls: BatchCalls) -> None:
         self.number = number
         self.batch = batch
         self.sent_ns = sent_ns
+        self.start_ns = 0
         self.model_name = model_name
         self.calls = calls
         self.finished = _NONE_FINISHED
@@ -291,6 +294,7 @@ class StubBatches(InflightBatches[InflightBatch]):
             begin_ns = inflight.sent_ns = self._last_end_ns
         if not begin_ns <= start_ns <= end_ns <= now_ns:  # a stub may send any times
             start_ns = end_ns = now_ns
+        inflight.start_ns = start_ns
         self._last_end_ns = end_ns
         input_ns, infer_ns, output_ns = start_ns - begin_ns, end_ns - start_ns, now_ns - end_ns
         if self._is_open:
@@ -354,7 +358,7 @@ class StubBatches(InflightBatches[InflightBatch]):
             assert message.response is not None  # the outcome was read from it
             once = self._streams.once(serial, message.response[SLOT], size)
             outcome.take, outcome.release = once.take, once.release
-        self._streams.respond(serial, outcome, size, message.final)
+        self._streams.respond(serial, outcome, size, message.final, message.start_ns)
         if self._when_idle is not None:
             self._notify_if_idle()
 
@@ -385,13 +389,13 @@ class StubBatches(InflightBatches[InflightBatch]):
             self._streams.leave(serial)
             self._reschedule_or_fail(job, now_ns)
         elif serial in self._streams:
-            self._leave_execute(job)
+            self._leave_execute(job, inflight)
             if outcome is not None:  # execute failed after a sender had begun
                 self._flags.lower(serial)
                 self._streams.end(serial, as_outcome(outcome))
         elif outcome is None:
             self._streams.open(serial, job, inflight.sent_ns)
-            self._leave_execute(job)
+            self._leave_execute(job, inflight)
         elif type(outcome) is int:
             self._reschedule_or_fail(job, now_ns)
         elif isinstance(outcome, InferenceError):
@@ -400,15 +404,15 @@ class StubBatches(InflightBatches[InflightBatch]):
             return False
         return True
 
-    def _leave_execute(self, job: Job) -> None:
+    def _leave_execute(self, job: Job, inflight: InflightBatch) -> None:
         """Execute has returned, and a sender answers the job.
 
         The next request of a sequence may then begin, except where it reads the states that the last response brings.
         """
-        if job.states is None:
+        has_states = job.states is not None
+        self._streams.leave_execute(job.serial, inflight.start_ns, owns_memory=has_states)
+        if not has_states:
             job.free()
-        else:
-            self._streams.leave_memory(job.serial)
 
     def _fail(self, job: Job, failure: InferenceError, now_ns: int) -> None:
         """See InflightBatches."""

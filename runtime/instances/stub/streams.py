@@ -49,12 +49,18 @@ class TakenOnce:
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """One of them. `owns_memory`: execute has returned, and the last response frees the memory of the request."""
+    """One of them. `owns_memory`: execute has returned, and the last response frees the memory of the request.
+
+    `sent_ns` is when the request was sent to the stub, and `start_ns` when execute was called, 0 until it has returned.
+    `output_ns` is how long the responses before the last one took to be passed on.
+    """
 
     job: Job
     sent_ns: int
     # When the latest response was passed on.
     last_ns: int
+    start_ns: int = 0
+    output_ns: int = 0
     count: int = 0
     failure: InferenceError | None = None
     kept: Outcome | None = None
@@ -89,9 +95,13 @@ class Streams:
         if serial not in self.by_serial:
             self.by_serial[serial] = _Stream(job, sent_ns, sent_ns)
 
-    def leave_memory(self, serial: int) -> None:
-        """Execute has returned, and the memory of the job is needed until the last response."""
-        self.by_serial[serial].owns_memory = True
+    def leave_execute(self, serial: int, start_ns: int, owns_memory: bool) -> None:
+        """Execute, which was called at `start_ns`, has returned.
+
+        `owns_memory` says that the memory of the job is needed until the last response.
+        """
+        stream = self.by_serial[serial]
+        stream.start_ns, stream.owns_memory = start_ns, owns_memory
 
     def once(self, serial: int, slot: int, size: int) -> TakenOnce:
         """The `take` and `release` of a response that others follow; `slot` may be NO_SLOT."""
@@ -102,8 +112,11 @@ class Streams:
         if serial in self.by_serial:
             self._returns.credit(serial, size)
 
-    def respond(self, serial: int, outcome: Outcome | None, size: int, final: bool) -> None:
-        """Handle a response of `size` bytes, or None for an end without one. Raises PeerError if it is not legal."""
+    def respond(self, serial: int, outcome: Outcome | None, size: int, final: bool, start_ns: int = 0) -> None:
+        """Handle a response of `size` bytes, or None for an end without one. Raises PeerError if it is not legal.
+
+        `start_ns` is when the stub says that execute was called, 0 if it has returned.
+        """
         came_ns = time.monotonic_ns()
         stream = self.by_serial.get(serial)
         if stream is None or (outcome is None and not final) or (stream.kept is not None and outcome is not None):
@@ -113,7 +126,8 @@ class Streams:
             if self._decoupled and not final:
                 self.taken(serial, size)
         if final:
-            self._end(stream, serial, outcome if stream.kept is None else stream.kept)
+            stream.start_ns = stream.start_ns or start_ns
+            self._end(stream, serial, outcome if stream.kept is None else stream.kept, came_ns)
         elif self._decoupled:
             stream.job.respond(outcome, False)
         else:
@@ -139,12 +153,12 @@ class Streams:
                 stream.failure = failure  # for the statistics
             else:
                 failure.release()
-        self._end(stream, serial, outcome)
+        self._end(stream, serial, outcome, came_ns)
         if self._decoupled:
             self._count(stream, failure, came_ns)
 
-    def _end(self, stream: _Stream, serial: int, outcome: Outcome | None) -> None:
-        """End an open stream with its last response, or None for none."""
+    def _end(self, stream: _Stream, serial: int, outcome: Outcome | None, came_ns: int) -> None:
+        """End an open stream with its last response, which came at `came_ns`, or None for none."""
         del self.by_serial[serial]
         self._returns.forget_credit(serial)
         if stream.kept is not None and stream.kept is not outcome and isinstance(stream.kept, InferResponse):
@@ -162,8 +176,13 @@ class Streams:
         elif failure is not None:
             self._statistics.failure(total_ns, reason_of(failure, job.cancelled))
         else:
-            waited_ns = max(0, stream.sent_ns - job.arrived_ns)
-            self._statistics.success(job.rows, waited_ns, 0, max(0, now_ns - stream.sent_ns), 0, total_ns)
+            begin_ns = stream.sent_ns
+            # A stub may send any time.
+            start_ns = stream.start_ns if begin_ns <= stream.start_ns <= came_ns else begin_ns
+            output_ns = stream.output_ns + now_ns - came_ns
+            infer_ns = max(0, now_ns - start_ns - output_ns)
+            waited_ns = max(0, begin_ns - job.arrived_ns)
+            self._statistics.success(job.rows, waited_ns, start_ns - begin_ns, infer_ns, output_ns, total_ns)
         if stream.owns_memory:  # else the end of execute frees it: see StubBatches
             job.free()
         job.respond(outcome, True)
@@ -172,6 +191,7 @@ class Streams:
         """Record a response of a decoupled model, or the end without one, that arrived at `came_ns`."""
         index, last_ns, now_ns = stream.count, stream.last_ns, time.monotonic_ns()
         stream.count, stream.last_ns = index + 1, now_ns
+        stream.output_ns += now_ns - came_ns
         if index == 0 and outcome is not None and not stream.job.is_padding:
             self._statistics.first_response(came_ns - stream.job.arrived_ns)
         responses = self._statistics.response(index)

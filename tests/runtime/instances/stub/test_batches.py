@@ -219,8 +219,8 @@ class Bench:
         self.requests += requests
         return requests[0] if len(requests) == 1 else requests
 
-    def respond(self, serial, response, final):
-        self.batches.responded(Respond(serial, response, final))
+    def respond(self, serial, response, final, start_ns=0):
+        self.batches.responded(Respond(serial, response, final, start_ns))
 
     def close(self):
         self.connection.responses.close()
@@ -600,6 +600,30 @@ class TestDecoupled:
         decoupled.batches.died(ProcessExit(1), restarts=True)
         assert decoupled.statistics.responses[1].fail_count == 1
         assert decoupled.statistics.failures[FailureReason.BACKEND] == 1
+
+    @pytest.mark.parametrize("before_execute_returns", [True, False])
+    def test_the_times_of_a_request_are_those_of_its_execution_and_of_all_its_responses(
+        self, decoupled, before_execute_returns
+    ):
+        request = decoupled.post()
+        start_ns = time.monotonic_ns()
+        if not before_execute_returns:
+            decoupled.batches.answered(Result(1, [SENDER], [], start_ns, start_ns))
+        decoupled.respond(1, EMPTY, False)
+        decoupled.respond(1, EMPTY, True, start_ns if before_execute_returns else 0)
+        found = decoupled.statistics
+        parts = found.queue_ns, found.compute_input_ns, found.compute_infer_ns, found.compute_output_ns
+        assert min(parts) > 0
+        assert sum(parts) == found.success_ns
+        assert found.queue_ns + found.compute_input_ns == start_ns - request.job.arrived_ns
+
+    @pytest.mark.parametrize("start_ns", [-1, 0, 1, 1 << 63])
+    def test_a_start_that_cannot_be_is_that_of_the_transfer(self, decoupled, start_ns):
+        decoupled.post()
+        decoupled.respond(1, EMPTY, True, start_ns)
+        found = decoupled.statistics
+        assert found.compute_input_ns == 0
+        assert found.queue_ns + found.compute_infer_ns + found.compute_output_ns == found.success_ns
 
     def test_queue_time_of_what_waited_behind_another(self, decoupled):
         """A request waits until the one before it is done, though it is with the stub already."""

@@ -18,7 +18,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from contextlib import suppress
@@ -79,6 +78,8 @@ def forget_signals(noted: Tuple[socket.socket, socket.socket]) -> None:
 def guard(control: socket.socket, descriptors: Dict[str, int], models_files_max: int) -> NoReturn:
     """Run a guardian in this process, which was just forked, and end it.
 
+    Raises SystemExit in the stub that it forks, once the model has ended. All callers let it pass, so that the stub
+    ends as every Python program does: with atexit handlers, destructors, and buffers written.
     `models_files_max` is the soft limit of descriptors in stubs.
     """
     # A collection would write to every object, and so copy the pages that are shared with the launcher.
@@ -86,10 +87,11 @@ def guard(control: socket.socket, descriptors: Dict[str, int], models_files_max:
     try:
         guardian = _start(control, descriptors, models_files_max)
         guardian.watch()
+    except SystemExit:  # of the stub
+        raise
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-    finally:
         os._exit(1)
 
 
@@ -123,11 +125,13 @@ def _ignore(signum: int, frame: Any) -> None:
 def _fork(
     order: Order, descriptors: Dict[str, int], control: socket.socket, noted: Tuple[socket.socket, socket.socket]
 ) -> int:
-    """Start a stub of this interpreter, which has its code loaded. The sockets are closed there. Returns its pid."""
+    """Start a stub of this interpreter, which has its code loaded. Returns its pid, and raises SystemExit in the stub.
+
+    The sockets are closed there.
+    """
     pid = os.fork()
     if pid:
         return pid
-    code = 1
     try:
         control.close()
         forget_signals(noted)
@@ -147,18 +151,12 @@ def _fork(
             descriptors["responses_fd"],
             order.growth_bytes,
         )
-        code = 0
-    except SystemExit as exc:
-        code = exc.code if isinstance(exc.code, int) else int(exc.code is not None)
+    except SystemExit:
+        raise
     except BaseException:
         traceback.print_exc()
-    finally:
-        with suppress(Exception):
-            # As at the end of a program: the model's threads come to their ends, unless they are daemons.
-            threading._shutdown()  # type: ignore[attr-defined]
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
+        raise SystemExit(1) from None
+    raise SystemExit(0)
 
 
 def _execute(order: Order, interpreter: Interpreter, descriptors: Dict[str, int]) -> int:

@@ -13,6 +13,7 @@ import os
 import sys
 from typing import Callable
 
+from pyruntime.utils.errors import LocalError
 from pyruntime.utils.messages import Log
 
 # Longer messages are cut, because people read the log.
@@ -30,7 +31,7 @@ LOGGER = _OwnLogger("triton_python_backend_utils")
 
 
 class HostHandler(logging.Handler):
-    """Sends records to the host. In a child that a model forked it prints them, because the channel is its parent's."""
+    """Sends records to the host. After the model's end, and in a child that it forked, it prints them."""
 
     def __init__(self, send: Callable[[Log], None]) -> None:
         super().__init__()
@@ -40,12 +41,18 @@ class HostHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             message = self.format(record)[:MESSAGE_CHARS_MAX]
-            if os.getpid() == self._pid:
-                self._send(Log(record.levelno, message, record.pathname, record.lineno))
-            else:
+            if os.getpid() != self._pid or not self._sent(Log(record.levelno, message, record.pathname, record.lineno)):
                 print(message, file=sys.stderr)
         except Exception:
             self.handleError(record)
+
+    def _sent(self, log: Log) -> bool:
+        """Send it, unless the channel is closed."""
+        try:
+            self._send(log)
+        except (LocalError, OSError):
+            return False
+        return True
 
 
 def install(send: Callable[[Log], None]) -> None:

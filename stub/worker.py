@@ -123,6 +123,12 @@ class Worker:
         finally:
             self._coroutines.close()
             self.link.closed = True  # destructors of objects that the model still has must send nothing
+            self._release_model()
+
+    def _release_model(self) -> None:
+        """Let go of the model, whose destructors may need modules that Python's exit takes apart."""
+        if self._model is not None:
+            self._model = self._batches.model = None
 
     # Messages that the reading thread handles.
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from pyruntime.stub.logs import LOGGER, MESSAGE_CHARS_MAX, HostHandler, install
+from pyruntime.utils.errors import LocalError
 from pyruntime.utils.messages import Log
 
 
@@ -97,3 +98,13 @@ class TestTrouble:
         handler.handle(logging.makeLogRecord({"msg": "from a child", "levelno": 30}))
         assert logs == []
         assert capsys.readouterr().err == "from a child\n"
+
+    def test_after_the_end_of_the_model(self, root, capsys):
+        """What its exit handlers log is printed, as the channel is closed by then."""
+
+        def send(log):
+            raise LocalError("Log is not legal while CLOSED")
+
+        install(send)
+        logging.warning("at the exit")
+        assert capsys.readouterr().err == "at the exit\n"

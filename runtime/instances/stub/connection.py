@@ -15,6 +15,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from io import FileIO
 
 from pyruntime.runtime.environments.environment import StubPython
 from pyruntime.runtime.instances.stub.launch import Handover, StubProcess, launch_stub
@@ -86,6 +87,9 @@ class StubConnection:
         self._closed = False
         self._process: StubProcess | None = None
         self._output: asyncio.ReadTransport | None = None
+        # Those of the output, once there is one.
+        self._pipe: FileIO
+        self._reader: OutputReader
 
     def __repr__(self) -> str:
         return f"<StubConnection {self.name} {self.link.state.name}>"
@@ -150,7 +154,8 @@ class StubConnection:
             # Not the end of the socket: a process that the model forked may keep that open.
             self._process.exited.add_done_callback(lambda _: self._on_end())
             await self.link.open(our_sock, our_grants)
-            self._output, _ = await self._loop.connect_read_pipe(lambda: OutputReader(self._log), output)
+            self._pipe = output
+            self._output, self._reader = await self._loop.connect_read_pipe(lambda: OutputReader(self._log), output)
             ours.pop_all()  # from here on, the link and the transports own them
 
     # Messages to the stub.
@@ -245,6 +250,9 @@ class StubConnection:
         self.link.close()
         self._closed = True
         if self._output is not None:
+            if not self._output.is_closing():
+                # Not its end: a process that the model left behind may keep the pipe open.
+                self._reader.read_rest(self._pipe.fileno())
             self._output.close()
         self._log.close()
         self.regions.end()

@@ -6,10 +6,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+from contextlib import suppress
 
 from pyruntime.runtime.observe.crashes import CrashReport
 from pyruntime.runtime.observe.lines import LineSplitter
 from pyruntime.runtime.observe.model_log import LINES_AT_ONCE_MAX, ModelLog
+
+# No pipe of a stub holds more: it has the size that pipes have by default, or what the model made of it, and only root
+# may make it larger than this.
+PIPE_BYTES_MAX = 1 << 20
 
 
 class OutputReader(asyncio.Protocol):
@@ -30,6 +36,13 @@ class OutputReader(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._write(self._lines.end())
         self._log.close()
+
+    def read_rest(self, fd: int) -> None:
+        """Read what has come through the pipe and was not read yet, before its transport is closed."""
+        with suppress(BlockingIOError):
+            data = os.read(fd, PIPE_BYTES_MAX)
+            if data:
+                self.data_received(data)
 
     def _write(self, lines: list[str]) -> None:
         for line in lines[:LINES_AT_ONCE_MAX]:

@@ -14,6 +14,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from .server import READY_LIMIT_S, Server
+from .waiting import wait_until
 
 
 def libraries(*names: Any) -> str:
@@ -62,9 +63,8 @@ class CustomOperations:
         assert len(mapped(server, "ops.so")) == 1
         with closing(server.client(READY_LIMIT_S)) as client:
             client.unload_model("two")
-            server.settle()
+            wait_until(lambda: mapped(server, "ops.so") == [])
             assert server.stubs()
-            assert mapped(server, "ops.so") == []
             (folder / "1" / "ops.so").unlink()
             shutil.copy(three, folder / "1" / "ops.so")
             client.load_model("two")

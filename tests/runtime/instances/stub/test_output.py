@@ -3,6 +3,7 @@
 """The output of a stub, as it comes out of its pipe."""
 
 import logging
+import os
 
 import pytest
 
@@ -75,3 +76,14 @@ def test_silenced(reader, log):
     log.silenced = False
     reader.data_received(b"three\n")
     assert log.lines == [("INFO", "one"), ("INFO", "three")]
+
+
+def test_the_rest_is_read_before_the_pipe_is_closed(reader, log):
+    """What was written just before the end is not lost, and nobody waits for more."""
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(read_fd, False)
+    with open(read_fd, "rb", 0), open(write_fd, "wb", 0) as pipe:
+        reader.read_rest(read_fd)
+        pipe.write(b"last\n")
+        reader.read_rest(read_fd)
+    assert log.lines == [("INFO", "last")]

@@ -28,6 +28,8 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 JSON = b"Content-Type: application/json\r\n"
 ACCEPTED_ENCODINGS = b"Accept-Encoding: gzip, deflate\r\n"
+# Proxies must pass events on as they come. Those like nginx collect a response unless it has the last of these headers.
+EVENT_STREAM = b"Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
 METRICS_TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 
 
@@ -60,8 +62,9 @@ def head(status: int, length: int, keep_alive: bool, content_type: bytes = JSON)
 
 def event_stream_head(status: int, chunked: bool, keep_alive: bool) -> bytes:
     """The head of a response that is a stream of events: in chunks, or else until the connection ends."""
-    return b"%bContent-Type: text/event-stream; charset=utf-8\r\n%b%b\r\n" % (
+    return b"%b%b%b%b\r\n" % (
         _STATUS_LINES[status],
+        EVENT_STREAM,
         b"Transfer-Encoding: chunked\r\n" if chunked else b"",
         b"" if keep_alive else b"Connection: close\r\n",
     )

@@ -170,7 +170,12 @@ class TestStream:
         transport.feed(stream(model="m") + READY)
         (status, headers, body), second = transport.responses()
         assert status == second[0] == 200
-        assert headers == {"content-type": "text/event-stream; charset=utf-8", "transfer-encoding": "chunked"}
+        assert headers == {
+            "content-type": "text/event-stream; charset=utf-8",
+            "cache-control": "no-cache",
+            "x-accel-buffering": "no",
+            "transfer-encoding": "chunked",
+        }
         assert [each["OUT"] for each in events(body)] == [[1.0, 2.0]]
         assert not transport.closed
         assert server.is_idle()

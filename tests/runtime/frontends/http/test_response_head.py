@@ -63,6 +63,7 @@ class TestHeads:
         """A stream has no length: it is in chunks, or ends with the connection."""
         assert event_stream_head(503, chunked, keep_alive) == (
             b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+            b"Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
             + encoding + close + b"\r\n"
         )  # fmt: skip
 

@@ -58,6 +58,8 @@ _NOT_NEGATIVE = {
     "--max-pending-bytes": "max_pending_bytes",
     "--pinned-memory-pool-byte-size": "pinned_memory_pool_bytes",
 }
+# A site as browsers name it: a scheme and a host, with a port unless it is the scheme's own, and nothing behind it.
+_ORIGIN = re.compile(r"https?://[^/?#@\s]+", re.IGNORECASE)
 # Addresses that mean all addresses of the machine: a port that is used there is used on each of them.
 _WILDCARDS = ("0.0.0.0", "::", "")
 
@@ -189,7 +191,7 @@ class ServerSettings:
     APIs.
     `metrics_address` None means the address of HTTP. `debug_model` is the model that runs at the server's terminal,
     with one instance and without time limits, "" for none. `max_pending_bytes` 0 means the default for the memory of
-    the machine.
+    the machine. `http_public_origins` are the sites of proxies that show the page.
 
     Raises SettingsError for values out of range and for contradictions.
     """
@@ -213,6 +215,7 @@ class ServerSettings:
     http_max_input_size: int = 64 * MIB
     http_header_forward_pattern: str = ""
     http_restricted_apis: Mapping[str, Restriction] = field(default_factory=dict)
+    http_public_origins: tuple[str, ...] = ()
     http_tls: TlsSettings | None = None
     allow_grpc: bool = True
     grpc_address: str = ANY_ADDRESS
@@ -280,6 +283,12 @@ class ServerSettings:
             )
         _require_pattern("--http-header-forward-pattern", self.http_header_forward_pattern)
         _require_pattern("--grpc-header-forward-pattern", self.grpc_header_forward_pattern)
+        for origin in self.http_public_origins:
+            if _ORIGIN.fullmatch(origin) is None:
+                raise SettingsError(
+                    "--http-public-origin must be what browsers send as `Origin`, such as https://models.example.com, "
+                    f"not {origin!r}."
+                )
         self._check_load_models()
         if len(self.cache_config) > 1:
             raise SettingsError("found multiple cache configurations, but only a single cache is currently supported")

@@ -324,6 +324,18 @@ HTTP_TLS = Group(
         _works("http-root-cert", STR, "", "File of the certificates that sign those of HTTP's clients, PEM."),
     ),
 )
+PROXIES = Group(
+    "Proxies, of pyruntime",
+    (
+        _works(
+            "http-public-origin",
+            REPEATABLE,
+            "",
+            "https://<host>[:<port>] of a proxy that shows the page to browsers; repeatable.",
+            "http_public_origins",
+        ),
+    ),
+)
 LIMITS = Group(
     "Limits, of pyruntime",
     (
@@ -345,6 +357,6 @@ OWN = Group(
         _works("debug", STR, "", "Model to run at this terminal, for breakpoint() and debuggers.", "debug_model"),
     ),
 )
-GROUPS = (*TRITON_GROUPS, HTTP_TLS, LIMITS, OWN)
+GROUPS = (*TRITON_GROUPS, HTTP_TLS, PROXIES, LIMITS, OWN)
 
 OPTIONS: dict[str, Option] = {option.name: option for group in GROUPS for option in group.options}

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol, TypedDict
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common import unix_sockets
 from pyruntime.runtime.frontends.common.connection_limits import ConnectionChecks
+from pyruntime.runtime.frontends.common.origins import Origins
 from pyruntime.runtime.frontends.common.tls import server_context
 from pyruntime.runtime.frontends.http.connection import HttpConnection
 from pyruntime.runtime.frontends.http.metrics_connection import MetricsConnection
@@ -208,7 +209,9 @@ def _services(settings: ServerSettings) -> list[_Service]:
     if settings.allow_http:
         reuse = settings.reuse_http_port
         address, port = settings.http_address, settings.http_port
-        reader = HeadReader(settings.http_restricted_apis, settings.http_header_forward_pattern)
+        public = frozenset(origin.lower().encode() for origin in settings.http_public_origins)
+        origins = Origins(b"http" if settings.http_tls is None else b"https", public)
+        reader = HeadReader(settings.http_restricted_apis, settings.http_header_forward_pattern, origins)
         tls = None if settings.http_tls is None else server_context(settings.http_tls, ["http/1.1"])
         services.append(_Service("HTTP", "HTTPService", address, port, reuse, HttpConnection, (reader.read,), tls))
     if settings.allow_grpc:

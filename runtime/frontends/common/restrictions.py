@@ -13,6 +13,7 @@ from hmac import compare_digest
 from ipaddress import ip_address
 from typing import NamedTuple
 
+from pyruntime.runtime.frontends.common.origins import HTTP_ORIGINS, Origins
 from pyruntime.runtime.frontends.http.routes import Endpoint, Route
 from pyruntime.runtime.settings import Restriction
 
@@ -45,27 +46,13 @@ API_OF = {
     Endpoint.UPDATE_LOG_SETTINGS: "logging",
 }
 
-# Endpoints that change the server. Browsers send simple POST requests of any web page to them.
-CONTROLS = frozenset(
-    {
-        Endpoint.MODEL_LOAD,
-        Endpoint.MODEL_UNLOAD,
-        Endpoint.UPDATE_TRACE_SETTING,
-        Endpoint.UPDATE_LOG_SETTINGS,
-        Endpoint.SYSTEM_MEMORY_REGISTER,
-        Endpoint.SYSTEM_MEMORY_UNREGISTER,
-        Endpoint.CUDA_MEMORY_REGISTER,
-        Endpoint.CUDA_MEMORY_UNREGISTER,
-    }
-)
-
 # Endpoints of the page, which answer with as much as the request may see: see Access.
 OWN_ACCESS = (Endpoint.PAGE_WATCH, Endpoint.PAGE_STACKS)
 
 
 # Proxies add one of these to what they pass on.
 _FORWARDING = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip")
-# The names that a machine has for itself, as `Host` has them, and behind a scheme `Origin`.
+# The names that a machine has for itself, as `Host` has them.
 _OWN_NAME = re.compile(rb"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?", re.IGNORECASE)
 
 
@@ -84,7 +71,9 @@ class Access(NamedTuple):
     is_direct: bool = False
 
 
-def access_of(headers: Mapping[bytes, bytes], restrictions: Mapping[str, Restriction]) -> Access:
+def access_of(
+    headers: Mapping[bytes, bytes], restrictions: Mapping[str, Restriction], origins: Origins = HTTP_ORIGINS
+) -> Access:
     """The access of a request with these headers, whose names are in lower case. `restrictions` are by API."""
     closed = {
         api: restriction.header
@@ -93,10 +82,10 @@ def access_of(headers: Mapping[bytes, bytes], restrictions: Mapping[str, Restric
     }
     if "logging" in restrictions:
         return Access(closed, opens_log="logging" not in closed)
-    return Access(closed, is_direct=_is_direct(headers))
+    return Access(closed, is_direct=_is_direct(headers, origins))
 
 
-def _is_direct(headers: Mapping[bytes, bytes]) -> bool:
+def _is_direct(headers: Mapping[bytes, bytes], origins: Origins) -> bool:
     if any(name in headers for name in _FORWARDING):
         return False
     if _OWN_NAME.fullmatch(headers.get(b"host", b"")) is None:
@@ -104,8 +93,7 @@ def _is_direct(headers: Mapping[bytes, bytes]) -> bool:
     site = headers.get(b"sec-fetch-site")
     if site is not None:  # browsers set it, no page can, and it says what `Origin` says, which may be hidden as `null`
         return site == b"same-origin"
-    origin = headers.get(b"origin")
-    return origin is None or _OWN_NAME.fullmatch(origin.partition(b"://")[2]) is not None
+    return origins.has_called(headers)
 
 
 def is_loopback(peer: object) -> bool:
@@ -132,26 +120,6 @@ def restrict(route: Route, headers: Mapping[bytes, bytes], restrictions: Mapping
         return route
     error = f"This API is restricted, expecting header '{restriction.header}'"
     return Route(Endpoint.REFUSED, status=403, error=error)
-
-
-def refuse_foreign(route: Route, headers: Mapping[bytes, bytes]) -> Route:
-    """Return `route`, or a refusal if it is one of CONTROLS and a web page of another site sends the request.
-
-    Names of `headers` are in lower case. Browsers set `Sec-Fetch-Site` and, with POST, `Origin`; other clients set
-    neither.
-    """
-    if route.endpoint not in CONTROLS or not _is_foreign(headers):
-        return route
-    error = "a web page of another site must not change this server: `Origin` names another host than `Host`"
-    return Route(Endpoint.REFUSED, status=403, error=error)
-
-
-def _is_foreign(headers: Mapping[bytes, bytes]) -> bool:
-    site = headers.get(b"sec-fetch-site")
-    if site is not None:  # no page can set it, and it is right behind proxies that change `Host`
-        return site not in (b"same-origin", b"none")
-    origin = headers.get(b"origin")
-    return origin is not None and origin.partition(b"://")[2].lower() != headers.get(b"host", b"").lower()
 
 
 def opens_call(restriction: Restriction, metadata: Mapping[str, str]) -> bool:

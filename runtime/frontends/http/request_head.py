@@ -15,8 +15,9 @@ from typing import NamedTuple
 import httptools
 
 from pyruntime.runtime.frontends.common.compression import accepted_encoding
+from pyruntime.runtime.frontends.common.origins import HTTP_ORIGINS, Origins, refuse_foreign
 from pyruntime.runtime.frontends.common.request_log import request_line
-from pyruntime.runtime.frontends.common.restrictions import OWN_ACCESS, Access, access_of, refuse_foreign, restrict
+from pyruntime.runtime.frontends.common.restrictions import OWN_ACCESS, Access, access_of, restrict
 from pyruntime.runtime.frontends.http.routes import Route, match, match_metrics
 from pyruntime.runtime.inference.forwarding import Forwarded, HeaderPattern
 from pyruntime.runtime.observe.load_report import FORMAT_HEADER, load_format
@@ -104,10 +105,19 @@ class _KnownHeads(dict[bytes, "Head"]):
 
 
 class HeadReader:
-    """Reads the heads that come in at one port. `restrictions` are by API; `pattern` says which headers models get."""
+    """Reads the heads that come in at one port.
 
-    def __init__(self, restrictions: Mapping[str, Restriction] | None = None, pattern: str = "") -> None:
+    `restrictions` are by API; `pattern` says which headers models get; `origins` are those of the server's own page.
+    """
+
+    def __init__(
+        self,
+        restrictions: Mapping[str, Restriction] | None = None,
+        pattern: str = "",
+        origins: Origins = HTTP_ORIGINS,
+    ) -> None:
         self._restrictions = restrictions or {}
+        self._origins = origins
         self._pattern = HeaderPattern(pattern)
         self._forwards_traceparent = bool(self._pattern.select([("traceparent", "")]))
         self._heads = _KnownHeads(self._read_new)
@@ -130,13 +140,14 @@ class HeadReader:
             return known
         collector = _Collector(match)
         parsed = collector.parse(head)
-        parsed = parsed._replace(route=refuse_foreign(parsed.route, collector.headers))
+        parsed = parsed._replace(route=refuse_foreign(parsed.route, collector.headers, self._origins))
         if self._restrictions:
             parsed = parsed._replace(route=restrict(parsed.route, collector.headers, self._restrictions))
             if "statistics" in access_of(collector.headers, self._restrictions).closed:
                 parsed = parsed._replace(load_format="")
         if parsed.route.endpoint in OWN_ACCESS:
-            parsed = parsed._replace(access=access_of(collector.headers, self._restrictions))
+            access = access_of(collector.headers, self._restrictions, self._origins)
+            parsed = parsed._replace(access=access)
         forwarded = self._pattern.select(collector.pairs())
         if forwarded:
             parsed = parsed._replace(forwarded=forwarded)

@@ -5,12 +5,10 @@ import pytest
 from pyruntime.runtime.cli.restrictions import APIS
 from pyruntime.runtime.frontends.common.restrictions import (
     API_OF,
-    CONTROLS,
     OWN_ACCESS,
     Access,
     access_of,
     is_loopback,
-    refuse_foreign,
     restrict,
 )
 from pyruntime.runtime.frontends.http.request_head import HeadReader
@@ -66,48 +64,6 @@ def test_heads():
         assert trace.route.endpoint is Endpoint.TRACE_SETTING
 
 
-HOST = {b"host": b"models.example:8000"}
-
-
-@pytest.mark.parametrize("endpoint", sorted(CONTROLS, key=str))
-@pytest.mark.parametrize(
-    ("headers", "is_foreign"),
-    [
-        ({}, False),
-        ({b"origin": b"http://models.example:8000"}, False),
-        ({b"origin": b"https://MODELS.example:8000"}, False),
-        ({b"origin": b"http://models.example"}, True),
-        ({b"origin": b"http://models.example:8001"}, True),
-        ({b"origin": b"http://evil.example"}, True),
-        ({b"origin": b"http://evil.example/models.example:8000"}, True),
-        ({b"origin": b"null"}, True),
-        ({b"origin": b""}, True),
-        ({b"origin": b"http://models.example:8000, http://evil.example"}, True),
-        ({b"origin": b"http://proxy.example", b"sec-fetch-site": b"same-origin"}, False),
-        ({b"sec-fetch-site": b"none"}, False),
-        ({b"origin": b"http://models.example:8000", b"sec-fetch-site": b"cross-site"}, True),
-        ({b"sec-fetch-site": b"same-site"}, True),
-    ],
-)
-def test_pages_of_other_sites(endpoint, headers, is_foreign):
-    """They must not change the server; clients that are no browsers send no such header."""
-    route = Route(endpoint)
-    found = refuse_foreign(route, HOST | headers)
-    assert (found is not route) is is_foreign
-    if is_foreign:
-        assert found.status == 403
-        assert "web page of another site" in found.error
-
-
-def test_endpoints_open_to_pages():
-    """Pages of other sites may ask for what changes nothing. No other endpoint changes anything."""
-    foreign = {b"host": b"a", b"origin": b"http://b"}
-    for endpoint in set(Endpoint) - CONTROLS:
-        assert refuse_foreign(Route(endpoint), foreign) == Route(endpoint)
-        assert not endpoint.name.startswith("UPDATE_")
-        assert not endpoint.name.endswith(("_LOAD", "_UNLOAD", "REGISTER"))
-
-
 LOGGING = {"logging": Restriction("key", "secret"), "statistics": Restriction("other", "secret")}
 
 
@@ -131,7 +87,10 @@ def test_access_by_headers(headers, access):
         ({b"host": b"localhost:8000"}, True),
         ({b"host": b"LOCALHOST"}, True),
         ({b"host": b"127.0.0.1:8000", b"origin": b"http://127.0.0.1:8000"}, True),
-        ({b"host": b"[::1]:8000", b"origin": b"https://[::1]:8000"}, True),
+        ({b"host": b"[::1]:8000", b"origin": b"http://[::1]:8000"}, True),
+        ({b"host": b"[::1]:8000", b"origin": b"https://[::1]:8000"}, False),
+        ({b"host": b"localhost:8000", b"origin": b"http://localhost:3000"}, False),
+        ({b"host": b"localhost:8000", b"referer": b"http://localhost:3000/"}, False),
         ({}, False),
         ({b"host": b"10.0.0.1:8000"}, False),
         ({b"host": b"localhost.example.org"}, False),

@@ -29,6 +29,7 @@ from pyruntime.stub.pb_utils.functions import TRITONSERVER_REQUEST_RELEASE_RESCH
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.stub.server import Server
+from pyruntime.stub.streams import LET_GO, RETURNED_NONE
 from pyruntime.utils.errors import LocalError, PyruntimeError
 from pyruntime.utils.messages import RESCHEDULED, SENDER, Failed, Infer, Result, Retired, WireOutcome
 
@@ -122,11 +123,14 @@ class Batches:
             responses = None
             self._end_all(requests)
         else:
+            loss = LET_GO
             if responses is None:
                 responses = [None] * len(requests)
+                if not self._decoupled:
+                    loss = RETURNED_NONE
             wires = []
             for response, request in zip(responses, requests):
-                wires.append(self._answer(response, request))
+                wires.append(self._answer(response, request, loss))
             responses = response = request = None  # type: ignore[assignment]
         if gpus.unsettled:
             settle()
@@ -174,8 +178,8 @@ class Batches:
             self.server.ended(request._serial)
         return True
 
-    def _answer(self, response: Any, request: InferenceRequest) -> WireOutcome:
-        """The element of a Result for one request."""
+    def _answer(self, response: Any, request: InferenceRequest, loss: str) -> WireOutcome:
+        """The element of a Result for one request. `loss`: see Stream.begin, if there is no sender of it."""
         if response is not None:
             if self._end(request):
                 return self._writer.write(response, request._outputs)
@@ -184,7 +188,8 @@ class Batches:
         if request._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE and self._end(request):
             return RESCHEDULED
         # Code that still has the request can get a sender of it. If there is none, the stream ends at once.
-        request._get_stream(self.server).begin()
+        loss = loss if request._stream is None else LET_GO
+        request._get_stream(self.server).begin(loss)
         return SENDER
 
     def _send(self, result: Result, requests: List[InferenceRequest]) -> None:

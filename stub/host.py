@@ -69,8 +69,11 @@ class Host:
         """The stream that all senders of a request share."""
         return Stream(self, serial, wanted, self.decoupled, threading.RLock())
 
-    def forgotten(self, serial: int) -> None:
-        """The model deleted an unfinished request and all its senders. Safe in a destructor."""
+    def forgotten(self, serial: int, warning: str) -> None:
+        """The model deleted an unfinished request and all its senders, of which the log has a warning.
+
+        Safe in a destructor.
+        """
         raise NotImplementedError
 
     def is_cancelled(self, serial: int) -> bool:

@@ -150,9 +150,9 @@ class Server(Host):
         """See Host."""
         return self._flags.flag(serial) != 0
 
-    def forgotten(self, serial: int) -> None:
+    def forgotten(self, serial: int, warning: str) -> None:
         """See Host."""
-        LOGGER.warning("the model let go of a request, and of its response senders, that it had not finished")
+        LOGGER.warning("%s", warning)
 
     # Other models, and the server itself.
 

@@ -15,11 +15,16 @@ if TYPE_CHECKING:
 
 FINAL = 1
 
+# What the client is told of a request that is never answered, and what the log says of one that has a sender.
+LET_GO = "the model has let go of the request without a response"
+RETURNED_NONE = "execute returned None; is `return responses` missing?"
+UNFINISHED = "the model let go of a request, and of its response senders, that it had not finished"
+
 
 class Stream:
     """The stream of one request. Any thread may call methods, if the calls of each sender are in order."""
 
-    __slots__ = ("_awaited", "_closed", "_decoupled", "_host", "_lock", "_sent", "_serial", "_wanted")
+    __slots__ = ("_awaited", "_closed", "_decoupled", "_host", "_lock", "_loss", "_sent", "_serial", "_wanted")
 
     _awaited: bool
 
@@ -33,14 +38,19 @@ class Stream:
         self._sent = False
         self._closed = False
         self._awaited = False
+        self._loss = LET_GO
 
     @property
     def closed(self) -> bool:
         """Whether the final response was sent."""
         return self._closed
 
-    def begin(self) -> bool:
-        """Execute has returned without a response, so the stream answers. False if it has answered already."""
+    def begin(self, loss: str = LET_GO) -> bool:
+        """Execute has returned without a response, so the stream answers. False if it has answered already.
+
+        `loss` is what the client is told if nothing does.
+        """
+        self._loss = loss
         with self._lock:
             self._awaited = not self._closed
         return self._awaited
@@ -102,5 +112,5 @@ class Stream:
             return
         self._closed = True
         forgotten = not self._decoupled and not self._sent
-        self._host.forgotten(self._serial)
-        self._end("the model has let go of the request without a response" if forgotten else None)
+        self._host.forgotten(self._serial, UNFINISHED if self._loss is LET_GO else self._loss)
+        self._end(self._loss if forgotten else None)

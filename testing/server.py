@@ -149,9 +149,9 @@ class ModelServer(Host):
         exchange = self._open.get(serial)
         return not self.decoupled or exchange is None or exchange.has_room()
 
-    def forgotten(self, serial: int) -> None:
+    def forgotten(self, serial: int, warning: str) -> None:
         """See Host."""
-        LOGGER.warning("the model let go of a request, and of its response senders, that it had not finished")
+        LOGGER.warning("%s", warning)
 
     def is_cancelled(self, serial: int) -> bool:
         """See Host."""

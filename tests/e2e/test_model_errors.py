@@ -345,11 +345,16 @@ def test_execute_that_fails(acting, act, message):
     assert acting.infer("acts", INPUT, request_id="speak").as_numpy("OUT").tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("act", ["none", "none_inside"])
-def test_none_in_place_of_a_response(acting, act):
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        ("none", "execute returned None; is `return responses` missing?"),
+        ("none_inside", "the model has let go of the request without a response"),
+    ],
+)
+def test_none_in_place_of_a_response(acting, act, message):
     """A request that the model neither answers nor keeps is answered for it, be it alone or in the middle of others."""
-    status, found = acting.refusal("acts", INPUT, request_id=act)
-    assert (status, found) == (500, "the model has let go of the request without a response")
+    assert acting.refusal("acts", INPUT, request_id=act) == (500, message)
 
 
 def test_traceback_of_execute_is_in_the_log(acting):

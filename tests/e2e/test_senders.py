@@ -212,6 +212,7 @@ class TritonPythonModel:
 """
 PATIENT = "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 8 ] max_queue_delay_microseconds: 600000000 }"
 FORGOTTEN = (500, "the model has let go of the request without a response")
+RETURNED_NONE = (500, "execute returned None; is `return responses` missing?")
 FAILED = "Failed to process the request(s) for model 'senders_0', message: "
 INPUT = {"IN": np.array([1, 2])}
 
@@ -345,14 +346,14 @@ class TestNoSecondOne:
 
 
 class TestNoResponse:
-    @pytest.mark.parametrize("act", ["forget", "ignore"])
-    def test_forgotten(self, server, act):
+    @pytest.mark.parametrize(("act", "refusal"), [("forget", FORGOTTEN), ("ignore", RETURNED_NONE)])
+    def test_forgotten(self, server, act, refusal):
         """If no response is possible any more, the client gets an error."""
-        assert server.refusal("senders", INPUT, request_id=act) == FORGOTTEN
+        assert server.refusal("senders", INPUT, request_id=act) == refusal
 
     def test_forgotten_later(self, server, wait_until):
         """The client waits as long as the model keeps the sender, and no longer."""
-        for keep in ("keep", "keep_the_request"):
+        for keep, refusal in (("keep", FORGOTTEN), ("keep_the_request", RETURNED_NONE)):
             (server.folder / "kept").unlink(missing_ok=True)
             with ThreadPoolExecutor() as clients:
                 kept = clients.submit(server.refusal, "senders", INPUT, request_id=keep)
@@ -360,7 +361,7 @@ class TestNoResponse:
                 assert ask(server, "return") == [1, 2]
                 assert not kept.done()
                 ask(server, "drop")
-                assert kept.result() == FORGOTTEN
+                assert kept.result() == refusal
 
     def test_sent_and_not_ended(self, server):
         """A response without an end is the last one, once no sender is left."""

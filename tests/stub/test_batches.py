@@ -209,6 +209,28 @@ class TestSenderOfAPlainModel:
             assert (sent.final, sent.response[:2]) == (True, [Code.INTERNAL, FORGOTTEN])
         assert "let go of a request" in caplog.text
 
+    def test_execute_that_returns_none_is_asked_for_its_return(self, execute, caplog):
+        host = execute("""
+            def execute(self, requests):
+                responses = [response() for _ in requests]
+        """)
+        host.post(host.wire(), host.wire())
+        assert host.receive().responses == [SENDER, SENDER]
+        for _ in range(2):
+            sent = host.receive()
+            said = "execute returned None; is `return responses` missing?"
+            assert (sent.final, sent.response[:2]) == (True, [Code.INTERNAL, said])
+        assert [record.getMessage() for record in caplog.records] == [said, said]
+
+    def test_execute_that_returns_none_and_loses_a_sender_is_not_asked_for_its_return(self, execute):
+        host = execute("""
+            def execute(self, requests):
+                requests[0].get_response_sender()
+        """)
+        host.post(host.wire())
+        assert host.receive().responses == [SENDER]
+        assert host.receive().response[:2] == [Code.INTERNAL, FORGOTTEN]
+
     def test_forgotten_later(self, execute):
         """However much later that is."""
         host = execute("""

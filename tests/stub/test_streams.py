@@ -35,7 +35,7 @@ class Server(Host):
         assert wanted is WANTED
         self.sent.append((serial, response, final))
 
-    def forgotten(self, serial):
+    def forgotten(self, serial, warning):
         self.lost.append(serial)
 
     def is_cancelled(self, serial):

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The extensions in C and C++. Everything else about the package stands in setup.cfg."""
 
+import fcntl
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +15,15 @@ from setuptools.command.build_ext import build_ext
 HTTP2 = "runtime/native/src"
 TRITON = "runtime/native/triton"
 STABLE_ABI = [("Py_LIMITED_API", "0x030B0000")]
-# Python has everything compiled with -g: of C++ that makes thirty times as much. Who sets flags of their own wants it.
-NO_SYMBOLS = [] if "CXXFLAGS" in os.environ else ["-g0"]
+# Whoever sets flags of their own gets what they say, and a build that nobody else uses.
+HAS_FLAGS = any(name in os.environ for name in ("CFLAGS", "CXXFLAGS", "LDFLAGS"))
+# Python has everything compiled with -g: of C++ that makes thirty times as much.
+NO_SYMBOLS = [] if HAS_FLAGS else ["-g0"]
+# Reading the headers takes a file of C++ longer than compiling it. So its files are compiled in this many units: on two
+# processors that takes a third of the time. More would only help machines with more processors than most have.
+UNITS = 4
+# What is built lies here, seen from the root of the project, and is built again only when it is older than its sources.
+BUILD = Path("build")
 # What an extension needs that cannot be built here.
 NEEDED = {
     "pyruntime.runtime.native._http2": (
@@ -42,9 +50,25 @@ NEEDED = {
 class BuildExtension(build_ext):
     """Builds the extensions, and says in one sentence what the build of one needs."""
 
+    def finalize_options(self) -> None:
+        """Have an editable installation take what was built before: setuptools has it built in a temporary folder."""
+        super().finalize_options()
+        if self.editable_mode and not HAS_FLAGS:
+            platform = f"{self.plat_name}-{sys.implementation.cache_tag}"
+            self.build_lib, self.build_temp = str(BUILD / f"lib.{platform}"), str(BUILD / f"temp.{platform}")
+
+    def run(self) -> None:
+        """Build the extensions, unless another process does: then wait for it, and take what it has built."""
+        BUILD.mkdir(exist_ok=True)
+        with (BUILD / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            super().run()
+
     def build_extension(self, ext: Extension) -> None:
         """Build an extension, or exit with what is missing: a server without it would lack it in silence."""
         try:
+            # This file has the flags.
+            ext.depends = [*ext.depends, "setup.py"]
             self._compile_at_once()
             super().build_extension(ext)
         except Exception as exc:  # compilers, and programs that run them, raise many kinds
@@ -58,11 +82,23 @@ class BuildExtension(build_ext):
         compile_all = type(self.compiler).compile.__get__(self.compiler)
 
         def compile_each(sources: list[str], **options: Any) -> list[str]:
+            if sources[0].endswith(".cc"):
+                sources = self._units(sources)
             with ThreadPoolExecutor(os.cpu_count()) as threads:
                 objects = threads.map(lambda source: compile_all([source], **options), sources)
                 return [path for paths in objects for path in paths]
 
         self.compiler.compile = compile_each
+
+    def _units(self, sources: list[str]) -> list[str]:
+        """Write files that include the sources, and together all of them."""
+        folder = Path(self.build_temp)
+        folder.mkdir(parents=True, exist_ok=True)
+        units = [folder / f"unit_{number}.cc" for number in range(UNITS)]
+        for number, unit in enumerate(units):
+            included = [os.path.relpath(source, folder) for source in sources[number::UNITS]]
+            unit.write_text("".join(f'#include "{path}"\n' for path in included))
+        return [str(unit) for unit in units]
 
 
 def paths(folder: str, pattern: str) -> list[str]:
@@ -75,7 +111,7 @@ http2 = Extension(
     sources=paths(HTTP2, "*.c"),
     depends=paths(HTTP2, "*.h"),
     define_macros=STABLE_ABI,
-    extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra"],
+    extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", *NO_SYMBOLS],
     libraries=["nghttp2"],
     py_limited_api=True,
 )
@@ -104,19 +140,19 @@ frames = Extension(
     sources=["utils/native/frames.c"],
     # Stubs load it, too: of the oldest Python that models may have.
     define_macros=[("Py_LIMITED_API", "0x03080000")],
-    extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra"],
+    extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", *NO_SYMBOLS],
     py_limited_api=True,
 )
 guard = Extension(
     "pyruntime.stub.native._guard",
     sources=["stub/native/guard.c"],
-    extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra"],
+    extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", *NO_SYMBOLS],
     py_limited_api=True,
 )
 torch_allocator = Extension(
     "pyruntime.stub.native._torch_allocator",
     sources=["stub/native/torch_allocator.c"],
-    extra_compile_args=["-std=gnu11", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra"],
+    extra_compile_args=["-std=gnu11", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra", *NO_SYMBOLS],
     extra_link_args=["-pthread"],
     py_limited_api=True,
 )

@@ -67,7 +67,7 @@ def environment(tmp_path_factory):
     for name in SOURCES:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in FILES:
-        shutil.copy(ROOT / name, source / name)
+        shutil.copy2(ROOT / name, source / name)
     # Extensions that are newer than their sources are not compiled again, as long as they lie where the build has them.
     built = source / f"build/lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}/pyruntime/runtime/native"
     built.mkdir(parents=True)

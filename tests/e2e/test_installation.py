@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import numpy as np
@@ -117,3 +118,24 @@ def test_build_without_compiler(tmp_path, hidden, expected):
     done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **compilers}, capture_output=True, text=True)
     assert done.returncode == 1
     assert expected in done.stderr.splitlines()[-1]
+
+
+def test_second_installation_compiles_nothing(tmp_path):
+    """An editable installation takes the extensions that were built in that folder before, as `scripts/test` does."""
+    for name in ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy2(ROOT / name, tmp_path)
+    for name in ("pyruntime", "runtime", "stub", "utils", "backends", "testing", "include"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    built = tmp_path / f"build/lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}/pyruntime"
+    extensions = [path.relative_to(tmp_path) for path in tmp_path.glob("*/**/*.abi3.so")]
+    for extension in extensions:
+        (built / extension).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / extension).rename(built / extension)
+        (built / extension).touch()
+    build = "import setuptools.build_meta, sys; setuptools.build_meta.build_editable(sys.argv[1])"
+    no_compilers = {"CC": "missing", "CXX": "missing"}
+    command = [sys.executable, "-c", build, str(tmp_path / "wheels")]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **no_compilers}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(extensions) == 5
+    assert all((tmp_path / extension).exists() for extension in extensions)

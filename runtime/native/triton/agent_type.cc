@@ -26,7 +26,7 @@ struct AgentModelObject {
 };
 
 AgentPtr& AgentOf(PyObject* self) { return reinterpret_cast<AgentObject*>(self)->agent; }
-AgentModelPtr& ModelOf(PyObject* self) { return reinterpret_cast<AgentModelObject*>(self)->model; }
+AgentModelPtr& AgentModelOf(PyObject* self) { return reinterpret_cast<AgentModelObject*>(self)->model; }
 
 PyObject* AgentNew(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   static const char* names[] = {"path", nullptr};
@@ -93,32 +93,32 @@ PyObject* AgentModelNew(PyTypeObject* type, PyObject* arguments, PyObject* keywo
   }
   PyObject* self = PyType_GenericAlloc(type, 0);
   if (self == nullptr) return nullptr;
-  new (&ModelOf(self)) AgentModelPtr(std::move(model));
+  new (&AgentModelOf(self)) AgentModelPtr(std::move(model));
   return self;
 }
 
 void AgentModelDealloc(PyObject* self) {
-  std::destroy_at(&ModelOf(self));
+  std::destroy_at(&AgentModelOf(self));
   FreeObject(self);
 }
 
 PyObject* AgentModelInitialize(PyObject* self, PyObject* /*unused*/) {
-  return NoneOrRaise(WithoutGil([&model = *ModelOf(self)] { return model.Initialize(); }));
+  return NoneOrRaise(WithoutGil([&model = *AgentModelOf(self)] { return model.Initialize(); }));
 }
 
 PyObject* AgentModelAct(PyObject* self, PyObject* arguments) {
   int action = 0;
   if (PyArg_ParseTuple(arguments, "i:act", &action) == 0) return nullptr;
   return NoneOrRaise(WithoutGil(
-      [&model = *ModelOf(self), action] { return model.Act(static_cast<TRITONREPOAGENT_ActionType>(action)); }));
+      [&model = *AgentModelOf(self), action] { return model.Act(static_cast<TRITONREPOAGENT_ActionType>(action)); }));
 }
 
 PyObject* AgentModelFinalize(PyObject* self, PyObject* /*unused*/) {
-  return NoneOrRaise(WithoutGil([&model = *ModelOf(self)] { return model.Finalize(); }));
+  return NoneOrRaise(WithoutGil([&model = *AgentModelOf(self)] { return model.Finalize(); }));
 }
 
 PyObject* AgentModelLocation(PyObject* self, void* /*closure*/) {
-  const std::string& location = ModelOf(self)->locations.back();
+  const std::string& location = AgentModelOf(self)->locations.back();
   return PyUnicode_DecodeFSDefaultAndSize(location.data(), static_cast<Py_ssize_t>(location.size()));
 }
 

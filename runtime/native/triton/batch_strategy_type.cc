@@ -85,7 +85,7 @@ PyObject* StrategyInclude(PyObject* self, PyObject* arguments) {
   return PyBool_FromLong(included ? 1 : 0);
 }
 
-PyMethodDef methods[] = {
+PyMethodDef strategy_methods[] = {
     {"open", Caught<StrategyOpen>, METH_NOARGS, "Open the library. Blocks."},
     {"initialize", Caught<StrategyInitialize>, METH_NOARGS, "Begin with the model. Blocks."},
     {"finalize", Caught<StrategyFinalize>, METH_NOARGS, "Be done with the model. Blocks."},
@@ -94,21 +94,21 @@ PyMethodDef methods[] = {
     {"end", Caught<StrategyEnd>, METH_NOARGS, "End the batch."},
     {nullptr, nullptr, 0, nullptr},
 };
-PyType_Slot slots[] = {
+PyType_Slot strategy_slots[] = {
     {Py_tp_doc, const_cast<char*>("A library that says which requests of a model are executed together.")},
     {Py_tp_new, reinterpret_cast<void*>(static_cast<newfunc>(Caught<StrategyNew>))},
     {Py_tp_dealloc, reinterpret_cast<void*>(StrategyDealloc)},
-    {Py_tp_methods, methods},
+    {Py_tp_methods, strategy_methods},
     {0, nullptr},
 };
-PyType_Spec spec = {
+PyType_Spec strategy_spec = {
     "pyruntime.runtime.native._triton.BatchStrategy", sizeof(StrategyObject), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, slots};
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, strategy_slots};
 
 }  // namespace
 
 bool AddBatchStrategyType(PyObject* module) {
-  const Ref type(PyType_FromSpec(&spec));
+  const Ref type(PyType_FromSpec(&strategy_spec));
   return type && PyModule_AddObjectRef(module, "BatchStrategy", type.get()) == 0;
 }
 

@@ -194,7 +194,7 @@ PyType_Spec call_spec = {
     "pyruntime.runtime.native._triton.Call", sizeof(CallObject), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE, call_slots};
 
-PyMethodDef functions[] = {
+PyMethodDef call_functions[] = {
     {"accept_calls", Caught<AcceptCalls>, METH_O,
      "Whether calls are answered, as they are at first. If not, those that wait fail, and all to come."},
     {nullptr, nullptr, 0, nullptr},
@@ -218,7 +218,7 @@ PyObject* NewCall(const ServerCallPtr& call) {
 bool AddCallType(PyObject* module) {
   Ref type(PyType_FromSpec(&call_spec));
   if (!type || PyModule_AddObjectRef(module, "Call", type.get()) < 0) return false;
-  if (PyModule_AddFunctions(module, functions) < 0) return false;
+  if (PyModule_AddFunctions(module, call_functions) < 0) return false;
   TRITONSERVER_Server::Get().call_type = reinterpret_cast<PyTypeObject*>(type.release());
   return true;
 }

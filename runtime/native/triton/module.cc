@@ -89,7 +89,7 @@ PyObject* PinnedMemory(PyObject* /*module*/, PyObject* /*unused*/) {
 
 PyObject* Metrics(PyObject* /*module*/, PyObject* /*unused*/) { return MetricsToPython(); }
 
-PyMethodDef functions[] = {
+PyMethodDef module_functions[] = {
     {"descriptor", Caught<Descriptor>, METH_NOARGS, "Readable while there are events."},
     {"drain", Caught<Drain>, METH_NOARGS, "All events so far, in order."},
     {"set_hurried", Caught<SetHurried>, METH_O, "Whether the descriptor is to be readable with every event."},
@@ -163,7 +163,7 @@ PyModuleDef definition = {
     "_triton",
     "Native backends in this process.",
     -1,  // there is one for a process, as there is one Host
-    functions,
+    module_functions,
     nullptr,
     nullptr,
     nullptr,

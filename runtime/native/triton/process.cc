@@ -116,7 +116,7 @@ PyObject* ResetAtFork(PyObject* /*module*/, PyObject* number) {
   Py_RETURN_NONE;
 }
 
-PyMethodDef functions[] = {
+PyMethodDef process_functions[] = {
     {"trace_crashes", Caught<TraceCrashes>, METH_NOARGS, "Have a crash tell where native code was."},
     {"reset_at_fork", Caught<ResetAtFork>, METH_O, "Have a signal kill what native code forks."},
     {nullptr, nullptr, 0, nullptr},
@@ -124,6 +124,6 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
-bool AddProcessFunctions(PyObject* module) { return PyModule_AddFunctions(module, functions) == 0; }
+bool AddProcessFunctions(PyObject* module) { return PyModule_AddFunctions(module, process_functions) == 0; }
 
 }  // namespace pyruntime

@@ -107,7 +107,7 @@ PyObject* CacheInsert(PyObject* self, PyObject* arguments) {
   return NoneOrRaise(failure);
 }
 
-PyMethodDef methods[] = {
+PyMethodDef cache_methods[] = {
     {"open", Caught<CacheOpen>, METH_NOARGS, "Open the library. Blocks."},
     {"initialize", Caught<CacheInitialize>, METH_VARARGS, "Make the cache. Blocks."},
     {"finalize", Caught<CacheFinalize>, METH_NOARGS, "End the cache. Blocks."},
@@ -115,21 +115,21 @@ PyMethodDef methods[] = {
     {"insert", Caught<CacheInsert>, METH_VARARGS, "Have something kept for a key. Blocks."},
     {nullptr, nullptr, 0, nullptr},
 };
-PyType_Slot slots[] = {
+PyType_Slot cache_slots[] = {
     {Py_tp_doc, const_cast<char*>("A response cache's library.")},
     {Py_tp_new, reinterpret_cast<void*>(static_cast<newfunc>(Caught<CacheNew>))},
     {Py_tp_dealloc, reinterpret_cast<void*>(CacheDealloc)},
-    {Py_tp_methods, methods},
+    {Py_tp_methods, cache_methods},
     {0, nullptr},
 };
-PyType_Spec spec = {
+PyType_Spec cache_spec = {
     "pyruntime.runtime.native._triton.Cache", sizeof(CacheObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    slots};
+    cache_slots};
 
 }  // namespace
 
 bool AddCacheType(PyObject* module) {
-  const Ref type(PyType_FromSpec(&spec));
+  const Ref type(PyType_FromSpec(&cache_spec));
   return type && PyModule_AddObjectRef(module, "Cache", type.get()) == 0;
 }
 

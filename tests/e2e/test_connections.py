@@ -2,16 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP/1.1 byte by byte, by clients that are old, odd, broken or gone: none of them harms the server or the others."""
 
+import http.client
 import json
 import os
 import re
 import socket
+import subprocess
 from contextlib import suppress
 
 import numpy as np
 import pytest
 
 from .harness.raw import reset
+from .harness.waiting import LIMIT_S
 
 A = np.arange(16, dtype=np.float32)
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: any\r\n\r\n"
@@ -149,7 +152,7 @@ def test_refusals_stand_in_the_same_order(samples):
         (b"POST /v2/models/add_sub/infer HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
         (b"POST /v2 HTTP/1.1\r\nContent-Length: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         (b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n", 400),
-        (b"GET /v2 HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", 400),
+        (b"CONNECT any:80 HTTP/1.1\r\n\r\n", 400),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
         (b"GET /v2 HTTP/1.1\r\nlong: " + b"x" * (70 << 10) + b"\r\n\r\n", 431),
         (b"x" * (70 << 10), 431),
@@ -320,6 +323,54 @@ def test_old_clients(samples):
             sock.sendall(request)
             ((status, headers, _),) = answers(stream.read())
         assert (status, headers["connection"]) == (200, "close")
+
+
+def test_old_clients_that_ask_to_stay(samples):
+    """A client of HTTP/1.0 may ask for a connection that stays, and is told that it does, by errors, too."""
+    extra = b"Connection: Keep-Alive\r\n"
+    infer = add_sub(extra=extra).replace(b"HTTP/1.1", b"HTTP/1.0")
+    live = b"GET /v2/health/live HTTP/1.0\r\n" + extra + b"\r\n"
+    missing = infer.replace(b"add_sub", b"none", 1)
+    with samples.connect() as sock:
+        for request, status in ((infer, 200), (infer, 200), (missing, 404), (live, 200)):
+            sock.sendall(request)
+            answer = http.client.HTTPResponse(sock)
+            answer.begin()
+            answer.read()
+            assert (answer.status, answer.headers["connection"]) == (status, "keep-alive")
+
+
+@pytest.mark.parametrize("offer", [b"h2c", b"websocket"])
+def test_offers_of_other_protocols(samples, offer):
+    """A request that offers to go on with another protocol is answered, with its body, and so is the next one."""
+    extra = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %b\r\nHTTP2-Settings: AAMAAABk\r\n" % offer
+    with samples.connect() as sock, sock.makefile("rb") as stream:
+        for request in (add_sub(extra=extra), add_sub(extra=extra), READY):
+            sock.sendall(request)
+            assert read_answer(stream)[0] == 200
+
+
+def test_curl_that_prefers_http2(samples):
+    """`curl --http2` offers HTTP/2 with its request, and is answered by HTTP/1.1."""
+    url = f"http://127.0.0.1:{samples.port}/v2/models/add_sub/infer"
+    body = add_sub().partition(b"\r\n\r\n")[2]
+    length = re.search(rb"Inference-Header-Content-Length: \d+", add_sub())
+    headers = ["-H", length[0].decode()] if length else []
+    command = [
+        "curl",
+        "-sS",
+        "--http2",
+        "--max-time",
+        str(LIMIT_S),
+        "-w",
+        "%{http_code} %{http_version}",
+        "-o",
+        "/dev/null",
+    ]
+    result = subprocess.run(
+        [*command, *headers, "--data-binary", "@-", url], input=body, capture_output=True, check=True
+    )
+    assert result.stdout == b"200 1.1"
 
 
 def test_connection_is_kept(samples):

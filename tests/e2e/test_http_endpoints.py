@@ -249,8 +249,10 @@ def test_asyncio_client(server):
 def test_wrong_verbs(server, method, path):
     """An endpoint answers to its own verbs only."""
     assert refusal(server, method, path) == (405, "Method Not Allowed")
+    assert server.request(method, path).headers["allow"] in ("GET", "POST", "GET, POST")
     answer = server.request("HEAD", path)
     assert (answer.status, answer.body) == (405, b"")
+    assert answer.headers["allow"] in ("GET", "POST", "GET, POST")
 
 
 @pytest.fixture(scope="module")

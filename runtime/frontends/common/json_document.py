@@ -18,6 +18,8 @@ from pyruntime.utils.errors import Code, InferenceError
 
 # Triton's limit. It makes recursion over nested values safe.
 JSON_DEPTH_MAX = 100
+# The mark of UTF-8 that editors write, which Triton skips as well.
+_MARK = b"\xef\xbb\xbf"
 # Documents with NaN take a slow parser, so a large one would block the server.
 NON_FINITE_BYTES_MAX = 1 << 20
 # The search for duplicate members is slow as well.
@@ -73,10 +75,12 @@ def shown(value: object) -> str:
 
 
 def parse_document(text: bytes | bytearray, values_max: int = VALUES_MAX) -> JsonObject:
-    """The JSON object in `text`. Of members with one name the last counts.
+    """The JSON object in `text`, which may begin with the mark of UTF-8. Of members with one name the last counts.
 
     Raises InferenceError (INVALID_ARG), also for more than `values_max` values.
     """
+    if text.startswith(_MARK):
+        text = text[len(_MARK) :]
     if not text:
         raise invalid("failed to parse the request JSON buffer: The document is empty. at 0")
     _check_values(text, values_max)
@@ -174,7 +178,7 @@ def find_duplicate(text: bytes | bytearray, document: JsonObject) -> str | None:
             names.add(name)
 
     # Numbers do not matter here, so they stay strings.
-    json.loads(text.decode(), object_pairs_hook=look, parse_int=str, parse_float=str)
+    json.loads(text.decode("utf-8-sig"), object_pairs_hook=look, parse_int=str, parse_float=str)
     return found[0] if found else None
 
 

@@ -247,7 +247,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._rest = data  # such requests are short: the rest is about to come
                 return
             self._heard = True
-            if not head.keep_alive:
+            if not (head.keep_alive or head.asks_to_stay):
                 self._ended = True
             if self.exchanges:
                 self.exchanges[0].take_back()

@@ -160,4 +160,5 @@ class RefusedExchange(Exchange):
 
     def _act(self) -> None:
         route = self.head.route
-        self._respond(route.status, encode_error(route.error) if route.error else b"")
+        allow = b"Allow: %b\r\n" % route.allow.encode() if route.allow else b""
+        self._respond(route.status, encode_error(route.error) if route.error else b"", more=allow)

@@ -20,7 +20,14 @@ from pyruntime.runtime.frontends.common.decompression import Decompression
 from pyruntime.runtime.frontends.common.request_log import LoggedConnection
 from pyruntime.runtime.frontends.http.kserve_response import encode_error
 from pyruntime.runtime.frontends.http.request_head import Head
-from pyruntime.runtime.frontends.http.response_head import ACCEPTED_ENCODINGS, JSON, STATUS_OF, head
+from pyruntime.runtime.frontends.http.response_head import (
+    ACCEPTED_ENCODINGS,
+    JSON,
+    KEEP_ALIVE,
+    STATUS_OF,
+    head,
+    with_line,
+)
 from pyruntime.runtime.inference.intake import Activities
 from pyruntime.runtime.inference.pending_bytes import Claim, PendingBytesError
 from pyruntime.runtime.inference.threads import in_thread
@@ -105,6 +112,8 @@ class Exchange(ABC):
 
     # Defaults are class attributes: most requests change few of them, and every attribute set in __init__ costs time.
     keep_alive = True
+    # The client is told that its connection stays.
+    _says_to_stay = False
     length = 0
     parts: list[bytes | memoryview] | None = None
     release: Callable[[], None] = staticmethod(nothing_to_release)
@@ -139,7 +148,7 @@ class Exchange(ABC):
         self._connection = connection
         self.head = head
         if not head.keep_alive:
-            self.keep_alive = False
+            self.keep_alive = self._says_to_stay = head.asks_to_stay
         if state.tracer.active:
             self.received_ns = time.monotonic_ns()
         if state.log_settings.verbose:
@@ -350,12 +359,17 @@ class Exchange(ABC):
         if self._counted:
             self._state.end_request()
 
-    def _respond(self, status: int, body: bytes, content_type: bytes = JSON) -> None:
+    def _respond(self, status: int, body: bytes, content_type: bytes = JSON, more: bytes = b"") -> None:
+        """Answer. `more` are headers besides the usual ones."""
         self._end_claim()
         if not self.abandoned:
             self.length = len(body)
-            self.parts = [head(status, len(body), self.keep_alive, content_type), body]
+            self.parts = [self._persistent(head(status, len(body), self.keep_alive, content_type, more)), body]
             self._connection.answered()
+
+    def _persistent(self, head: bytes) -> bytes:
+        """`head`, which tells a client of HTTP/1.0 that the connection stays, if it does."""
+        return with_line(head, KEEP_ALIVE) if self._says_to_stay and self.keep_alive else head
 
     def _end_claim(self) -> None:
         """Give back what the body takes, and the turn: nothing of it is needed in the heap any more."""

@@ -31,6 +31,6 @@ def only_health(read_head: Callable[[bytes], Head]) -> Callable[[bytes], Head]:
         head = read_head(data)
         if head.route.endpoint not in HEALTH:
             raise BadRequest(_TOO_MANY_TEXT, 503)
-        return head._replace(keep_alive=False)
+        return head._replace(keep_alive=False, asks_to_stay=False)
 
     return read_health

@@ -259,7 +259,7 @@ class InferExchange(ModelExchange[OutputOptions]):
             document, parts, self.length = encode_binary(outcome)
             document_length = len(document) if parts else 0
             head = infer_head(document_length, self.length, self.keep_alive)
-            self.parts = [head, document, *parts]
+            self.parts = [self._persistent(head), document, *parts]
             self.release = outcome.release
             if self._repeatable is not None:
                 self._prepare(outcome, document_length)
@@ -288,7 +288,7 @@ class InferExchange(ModelExchange[OutputOptions]):
         head = infer_head(answer.document_length, self.length, self.keep_alive, answer.encoding)
         if self.head.load_format:
             head = with_line(head, self._load_report_line())
-        self.parts = [head, *answer.parts]
+        self.parts = [self._persistent(head), *answer.parts]
         if self._repeatable is not None:
             self._prepare(response, answer.document_length, answer.encoding)
         if answer.encoding:

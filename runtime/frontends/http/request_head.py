@@ -18,7 +18,7 @@ from pyruntime.runtime.frontends.common.compression import accepted_encoding
 from pyruntime.runtime.frontends.common.origins import HTTP_ORIGINS, Origins, refuse_foreign
 from pyruntime.runtime.frontends.common.request_log import request_line
 from pyruntime.runtime.frontends.common.restrictions import OWN_ACCESS, Access, access_of, restrict
-from pyruntime.runtime.frontends.http.routes import Route, match, match_metrics
+from pyruntime.runtime.frontends.http.routes import Endpoint, Route, match, match_metrics
 from pyruntime.runtime.inference.forwarding import Forwarded, HeaderPattern
 from pyruntime.runtime.observe.load_report import FORMAT_HEADER, load_format
 from pyruntime.runtime.settings import Restriction
@@ -45,6 +45,8 @@ class Head(NamedTuple):
 
     `header_length` is the Inference-Header-Content-Length: None if there is none, -1 if it is no number.
     `encoding` is that of the body, and `response_encoding` that of the response; "" means uncompressed.
+    `keep_alive` unless the client says that this request is its last one, or speaks HTTP/1.0. Of that some clients ask
+    for a connection that stays, `asks_to_stay`; they are told that it does, so what is sent to others is not for them.
     `takes_chunks` unless the client is one of HTTP/1.0, which knows no chunked bodies. `traceparent` is the header of
     that name, "" for none. `forwarded` are the headers that go to the model. `line` is the method and the path, for the
     log. `access` is for endpoints of the page. `load_format` is the format of the load report that the client asks
@@ -65,6 +67,7 @@ class Head(NamedTuple):
     line: str = ""
     access: Access = Access()
     load_format: str = ""
+    asks_to_stay: bool = False
 
 
 class BadRequest(Exception):
@@ -198,6 +201,9 @@ class _Collector:
             raise BadRequest("malformed HTTP request: HTTP/1.0 has no Transfer-Encoding")
         method = self._parser.get_method().decode("latin-1")
         route = self._match(method, self._url)
+        is_last = not self._keep_alive or framed is not head
+        # Without chunks it is the end of the connection that ends a stream.
+        stays = not is_last and self._version == "1.0" and route.endpoint is not Endpoint.MODEL_GENERATE_STREAM
         return Head(
             route=route,
             content_length=_length(headers.get(b"content-length", b"0")),
@@ -205,11 +211,12 @@ class _Collector:
             header_length=_header_length(headers.get(b"inference-header-content-length")),
             encoding=_encoding(headers.get(b"content-encoding", b"")),
             expects_continue=headers.get(b"expect", b"").lower() == b"100-continue",
-            keep_alive=self._keep_alive and framed is head,
+            keep_alive=not is_last and self._version == "1.1",
             takes_chunks=self._version == "1.1",
             response_encoding=accepted_encoding(headers.get(b"accept-encoding", b"").decode("latin-1")),
             line=request_line(method, self._url),
             load_format=load_format(headers.get(_LOAD_FORMAT, b"").decode("latin-1")),
+            asks_to_stay=stays,
         )
 
     def _feed(self, head: bytes, framed: bytes) -> None:
@@ -219,7 +226,10 @@ class _Collector:
         try:
             self._parser.feed_data(framed)
         except httptools.HttpParserUpgrade as exc:
-            raise BadRequest("protocol upgrades are not supported") from exc
+            # RFC 9110, section 7.8: a server may ignore the offer of another protocol. What follows is HTTP/1.1.
+            if self._parser.get_method() == b"CONNECT":
+                raise BadRequest("this server is no proxy, and has no CONNECT") from exc
+            self._stray = exc.args[0] != len(framed)
         except httptools.HttpParserError as exc:
             raise BadRequest(f"malformed HTTP request: {exc}") from exc
         # httptools may see the end of a head where we do not, and then reads the rest as something else.
@@ -255,7 +265,7 @@ class _Collector:
         self._heads += 1
         # Read these now: the parser forgets them once the message is complete.
         self._version = self._parser.get_http_version()
-        self._keep_alive = self._parser.should_keep_alive() and self._version == "1.1"
+        self._keep_alive = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
         self._stray = True

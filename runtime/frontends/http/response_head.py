@@ -27,6 +27,8 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 JSON = b"Content-Type: application/json\r\n"
+# A client of HTTP/1.0 that asked for a connection that stays must be told that it does.
+KEEP_ALIVE = b"Connection: keep-alive\r\n"
 ACCEPTED_ENCODINGS = b"Accept-Encoding: gzip, deflate\r\n"
 # Proxies must pass events on as they come. Those like nginx collect a response unless it has the last of these headers.
 EVENT_STREAM = b"Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
@@ -50,12 +52,13 @@ def infer_head(document_length: int, length: int, keep_alive: bool, encoding: st
     return b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n%b\r\n" % (JSON, length, more)
 
 
-def head(status: int, length: int, keep_alive: bool, content_type: bytes = JSON) -> bytes:
-    """The head of any other response. An empty body has no type."""
-    return b"%b%bContent-Length: %d\r\n%b\r\n" % (
+def head(status: int, length: int, keep_alive: bool, content_type: bytes = JSON, more: bytes = b"") -> bytes:
+    """The head of any other response. An empty body has no type. `more` are other headers."""
+    return b"%b%bContent-Length: %d\r\n%b%b\r\n" % (
         _STATUS_LINES[status],
         content_type if length else b"",
         length,
+        more,
         b"" if keep_alive else b"Connection: close\r\n",
     )
 

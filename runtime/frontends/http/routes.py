@@ -77,6 +77,7 @@ class Route(NamedTuple):
     `file` is one of PAGE_FILES, for the page.
 
     A refused route has the HTTP `status` to answer with and the message for the body, in `error`; "" is for no body.
+    `allow` are the methods that the path has, where it has not the request's.
     """
 
     endpoint: Endpoint
@@ -86,13 +87,11 @@ class Route(NamedTuple):
     error: str = ""
     region: str = ""
     file: str = ""
+    allow: str = ""
 
 
 NOT_FOUND = Route(Endpoint.REFUSED, status=404, error="Not Found")
-METHOD_NOT_ALLOWED = Route(Endpoint.REFUSED, status=405, error="Method Not Allowed")
 URL_TOO_LONG = Route(Endpoint.REFUSED, status=414, error=f"the URL is longer than {URL_BYTES_MAX} bytes")
-# A response to HEAD has no body. There are no endpoints for it.
-HEAD_NOT_ALLOWED = METHOD_NOT_ALLOWED._replace(error="")
 METRICS = Route(Endpoint.METRICS)
 NOTHING = Route(Endpoint.NOTHING)
 REPOSITORY_NAMED = Route(Endpoint.REFUSED, status=501, error="'repository_name' specification is not supported")
@@ -179,12 +178,17 @@ _MEMORY: dict[tuple[bytes, bytes], tuple[str, Endpoint]] = {
 _routes: dict[tuple[str, bytes], Route] = {}
 
 
+def not_allowed(*methods: str) -> Route:
+    """The route of a request to a path that has other `methods` only."""
+    return Route(Endpoint.REFUSED, status=405, error="Method Not Allowed", allow=", ".join(methods))
+
+
 def match(method: str, target: bytes) -> Route:
     """The route of a request line with this method and this target, which is the URL as the client sent it."""
     route = _routes.get((method, target))
     if route is None:
         route = _match(method, target)
-        if method == "HEAD":
+        if method == "HEAD":  # the response has no body, and there are no endpoints for it
             route = route._replace(error="")
         # Refused ones are not remembered: their number is unlimited.
         if route.endpoint is not Endpoint.REFUSED:
@@ -199,7 +203,8 @@ def match_metrics(method: str, target: bytes) -> Route:
     if len(target) > URL_BYTES_MAX:
         return URL_TOO_LONG
     if method != "GET":
-        return HEAD_NOT_ALLOWED if method == "HEAD" else METHOD_NOT_ALLOWED
+        refused = not_allowed("GET")
+        return refused._replace(error="") if method == "HEAD" else refused
     return METRICS if target.partition(b"?")[0] in (b"/metrics", b"/metrics/") else NOTHING
 
 
@@ -210,7 +215,7 @@ def _match(method: str, target: bytes) -> Route:
     if path[:1] != b"/" and path.lower().startswith(_SCHEMES):
         path = b"/" + path.split(b"/", 3)[3] if path.count(b"/") > 2 else b"/"
     if path in _SERVER:
-        return _SERVER[path].get(method, METHOD_NOT_ALLOWED)
+        return _SERVER[path].get(method) or not_allowed(*_SERVER[path])
     match path.split(b"/"):
         case [b"", b"v2", b"models", name, *rest] if name:
             return _match_model(method, name, rest)
@@ -224,11 +229,11 @@ def _match(method: str, target: bytes) -> Route:
 def _match_repository(method: str, rest: list[bytes]) -> Route:
     match rest:
         case [repository, b"index"] if repository:
-            return REPOSITORY_NAMED if method == "POST" else METHOD_NOT_ALLOWED
+            return REPOSITORY_NAMED if method == "POST" else not_allowed("POST")
         case [b"models", name, verb] if name and verb in _CONTROL:
-            return Route(_CONTROL[verb], _text(name)) if method == "POST" else METHOD_NOT_ALLOWED
+            return Route(_CONTROL[verb], _text(name)) if method == "POST" else not_allowed("POST")
         case [repository, b"models", name, verb] if repository and name and verb in _CONTROL:
-            return REPOSITORY_NAMED if method == "POST" else METHOD_NOT_ALLOWED
+            return REPOSITORY_NAMED if method == "POST" else not_allowed("POST")
     return NOT_FOUND
 
 
@@ -243,7 +248,7 @@ def _match_memory(method: str, wanted: str, endpoint: Endpoint, rest: list[bytes
             pass
         case _:
             return NOT_FOUND
-    return Route(endpoint, region=_text(region)) if method == wanted else METHOD_NOT_ALLOWED
+    return Route(endpoint, region=_text(region)) if method == wanted else not_allowed(wanted)
 
 
 def _match_model(method: str, name: bytes, rest: list[bytes]) -> Route:
@@ -256,9 +261,10 @@ def _match_model(method: str, name: bytes, rest: list[bytes]) -> Route:
     # Versions have no trace settings of their own.
     if tuple(rest) not in _MODEL or (digits and rest[:1] == [b"trace"]):
         return NOT_FOUND
-    endpoint = _MODEL[tuple(rest)].get(method)
+    endpoints = _MODEL[tuple(rest)]
+    endpoint = endpoints.get(method)
     if endpoint is None:
-        return METHOD_NOT_ALLOWED
+        return not_allowed(*endpoints)
     try:
         # It is not decoded: a version needs no escapes.
         version = parse_version(digits.decode())

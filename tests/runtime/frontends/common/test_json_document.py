@@ -40,6 +40,18 @@ def test_object_is_parsed():
     }
 
 
+def test_mark_of_utf_8_is_skipped():
+    """A document may begin with the mark that some editors write, once."""
+    document = {"a": {"b": 1}}
+    text = b'\xef\xbb\xbf{"a": {"b": 1}}'
+    assert parse_document(text) == parse_document(bytearray(text)) == document
+    assert find_duplicate(b'\xef\xbb\xbf{"a": {"b": 1, "b": 2}, "c": "::"}', document) == "b"
+    with pytest.raises(InferenceError, match="failed to parse the request JSON buffer"):
+        parse_document(b"\xef\xbb\xbf" + text)
+    with pytest.raises(InferenceError, match="The document is empty"):
+        parse_document(b"\xef\xbb\xbf")
+
+
 def test_empty_text_is_refused_in_tritons_words():
     """A request without a body has another message than one with a broken body."""
     assert refusal(b"") == "failed to parse the request JSON buffer: The document is empty. at 0"

@@ -35,7 +35,8 @@ class TestHead:
     def test_of_little(self):
         """A head that says nothing has defaults."""
         head = parse()
-        assert head[1:] == (0, False, None, "", False, True, True, "", "", (), "POST /v2/models/m/infer", Access(), "")
+        line = "POST /v2/models/m/infer"
+        assert head[1:] == (0, False, None, "", False, True, True, "", "", (), line, Access(), "", False)
         assert (head.route.endpoint, head.route.model, head.route.version) == (Endpoint.MODEL_INFER, "m", -1)
 
     def test_of_everything(self):
@@ -59,6 +60,7 @@ class TestHead:
             "POST /v2/models/m/infer",
             Access(),
             "json",
+            False,
         )
 
     def test_restricted_load_report(self):
@@ -91,12 +93,38 @@ class TestHead:
             (b"GET /v2 HTTP/1.1", b"Connection: close", False, True),
             (b"GET /v2 HTTP/1.0", b"A: b", False, False),
             (b"GET /v2 HTTP/1.0", b"Connection: keep-alive", False, False),
+            (b"GET /v2 HTTP/1.1", b"Connection: keep-alive", True, True),
         ],
     )
     def test_keep_alive(self, line, header, keep_alive, takes_chunks):
         """Connections of HTTP/1.1 stay, unless they are asked not to; and only its clients know of chunks."""
         head = parse(header, line=line)
         assert (head.keep_alive, head.takes_chunks) == (keep_alive, takes_chunks)
+
+    @pytest.mark.parametrize(
+        ("line", "header", "stays"),
+        [
+            (b"GET /v2 HTTP/1.0", b"Connection: keep-alive", True),
+            (b"GET /v2 HTTP/1.0", b"connection: Keep-Alive", True),
+            (b"GET /v2 HTTP/1.0", b"Connection: close", False),
+            (b"GET /v2 HTTP/1.0", b"A: b", False),
+            (b"GET /v2 HTTP/1.1", b"Connection: keep-alive", False),
+            (b"POST /v2/models/m/generate_stream HTTP/1.0", b"Connection: keep-alive", False),
+        ],
+    )
+    def test_asks_to_stay(self, line, header, stays):
+        """A client of HTTP/1.0 may ask for a connection that stays, unless its end is the end of a stream."""
+        assert parse(header, line=line).asks_to_stay is stays
+
+    @pytest.mark.parametrize("offer", [b"h2c", b"websocket", b"TLS/1.0, h2c"])
+    @pytest.mark.parametrize("line", [b"GET /v2 HTTP/1.1", b"POST /v2/models/m/infer HTTP/1.1", b"GET /v2 HTTP/1.0"])
+    def test_offers_of_other_protocols(self, line, offer):
+        """An offer to go on with another protocol changes nothing."""
+        headers = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: " + offer, b"HTTP2-Settings: AAA")
+        plain = parse(b"Content-Length: 7", line=line)
+        assert parse(*headers, b"Content-Length: 7", line=line) == plain
+        assert parse(b"Content-Length: 7", *headers, line=line) == plain
+        assert not parse(b"Connection: Upgrade, close", b"Upgrade: h2c", line=line).keep_alive
 
     @pytest.mark.parametrize(
         ("value", "length"),
@@ -171,11 +199,10 @@ class TestRefused:
             b"GET /\r\n\r\n",
             b"get / HTTP/1.1\r\n\r\n",
             b"HTTP/1.1 200 OK\r\n\r\n",
-            b"GET / HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A\r\n\r\n",
+            b"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\nGET / HTTP/1.1\r\n\r\n",
             b"GET /\x00 HTTP/1.1\r\n\r\n",
             b"PRI * HTTP/2.0\r\n\r\n",
             b"CONNECT x:80 HTTP/1.1\r\n\r\n",
-            b"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
         ],
     )
     def test_as_malformed(self, head):

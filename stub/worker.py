@@ -16,7 +16,7 @@ import os
 import socket
 import threading
 from collections import deque
-from typing import Any, Deque, Dict
+from typing import Any, Deque, Dict, List, Set
 
 from pyruntime.stub import host, stacks
 from pyruntime.stub.batches import Batches
@@ -263,9 +263,9 @@ class Worker:
         decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
         self._concurrency = message.concurrency
         self._regions.set_number(message.requests_region)
-        states = {state["output_name"] for state in config.get("sequence_batching", {}).get("state", [])}
+        states = config.get("sequence_batching", {}).get("state", [])
         self._writer = (
-            StateWriter(self._responses, self._growth, args["model_name"], outputs, states)
+            StateWriter(self._responses, self._growth, args["model_name"], outputs, _returned(states, outputs))
             if states
             else ResponseWriter(self._responses, self._growth, args["model_name"], outputs)
         )
@@ -354,6 +354,16 @@ class Worker:
 
 async def _awaited(ready: Any) -> Any:
     return await ready
+
+
+def _returned(states: List[Dict[str, Any]], outputs: Set[str]) -> Set[str]:
+    """The names of state outputs that a response brings. One that is in place may be an output for clients besides."""
+    in_place = {
+        state["output_name"]
+        for state in states
+        if state.get("use_same_buffer_for_input_output") and not state.get("use_growable_memory")
+    }
+    return {state["output_name"] for state in states} - (in_place & outputs)
 
 
 def _check_visible(gpu: str) -> None:

@@ -82,7 +82,8 @@ class TritonPythonModel:
             self.finalize()
             raise
         names = [tensor.name for tensor in settings.outputs]
-        self._batches = BatchExecutor(self._run, TextArrays("ONNX"), names, settings.max_batch_size > 0)
+        batches = settings.max_batch_size > 0
+        self._batches = BatchExecutor(self._run, TextArrays("ONNX"), names, batches, settings.states)
 
     def execute(self, requests: List[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
         """Execute the requests by one call of the session, if their shapes agree."""

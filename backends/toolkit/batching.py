@@ -5,6 +5,8 @@
 With `max_batch_size` above 0, inputs of requests whose other dimensions agree are joined along the first one. The
 outputs of the call are split along the first one again, as views. Without batching each request is one call. If a call
 for several requests fails, each request is executed by itself, so that only those that are at fault fail.
+
+The states of sequences are inputs and outputs of that call like all others: see states.py.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ from typing import Any, Callable, Dict, Hashable, List, Mapping, Sequence, Set, 
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+
+from pyruntime.backends.toolkit.settings import StateSpec
+from pyruntime.backends.toolkit.states import States
 
 # Executes the framework: takes the inputs by name and the names of the wanted outputs, returns those outputs by name.
 Run = Callable[[Dict[str, Any], List[str]], Mapping[str, Any]]
@@ -43,18 +48,26 @@ class Arrays:
 
 
 # A request of a call: its place in the batch, its inputs, its rows, which count only with batching, and the names of
-# the outputs that its client wants. One is made for each request: a named tuple would cost five times as much.
+# the outputs that are made for it. One is made for each request: a named tuple would cost five times as much.
 _Member = Tuple[int, Inputs, int, Set[str]]
 
 
 class BatchExecutor:
-    """See the module. `outputs` are the names of all outputs, in the order in which they are asked for."""
+    """See the module. `outputs` are the names of all outputs, in the order in which they are asked for.
 
-    def __init__(self, run: Run, arrays: Arrays, outputs: Sequence[str], is_batching: bool) -> None:
+    Each request also gets the outputs of `states`, whether or not they are among `outputs`.
+    """
+
+    def __init__(
+        self, run: Run, arrays: Arrays, outputs: Sequence[str], is_batching: bool, states: Sequence[StateSpec] = ()
+    ) -> None:
         self._run = run
         self._arrays = arrays
-        self._outputs = list(outputs)
         self._is_batching = is_batching
+        self._states = States(states) if states else None
+        names = [state.output.name for state in states]
+        self._outputs = [*outputs, *(name for name in names if name not in outputs)]
+        self._always = set(names)
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
         """The responses, in the order of the requests. Raises nothing: errors are in the responses."""
@@ -80,12 +93,15 @@ class BatchExecutor:
             key: Hashable = place
             if shapes:  # clients may name the inputs in any order
                 key = shapes[0] if len(shapes) == 1 else frozenset(shapes)
-            groups.setdefault(key, []).append((place, inputs, rows, request.requested_output_names()))
+            wanted = request.requested_output_names()
+            groups.setdefault(key, []).append((place, inputs, rows, wanted | self._always if self._always else wanted))
         for members in groups.values():
-            self._execute(members, responses)
+            self._execute(members, requests, responses)
         return responses
 
-    def _execute(self, members: List[_Member], responses: List[Any]) -> None:
+    def _execute(
+        self, members: List[_Member], requests: Sequence[pb_utils.InferenceRequest], responses: List[Any]
+    ) -> None:
         """Execute the framework once, and put the response of each member at its place."""
         inputs = [member[1] for member in members]
         wanted = set().union(*[member[3] for member in members])
@@ -93,28 +109,36 @@ class BatchExecutor:
         try:
             joined = {name: join([each[name] for each in inputs]) for name in inputs[0]}
             outputs = self._run(joined, [name for name in self._outputs if name in wanted])
-            self._split(members, [(name, finish(array)) for name, array in outputs.items()], responses)
+            made = self._split(members, [(name, finish(array)) for name, array in outputs.items()])
+            if self._states is not None:
+                made = self._states.keep([requests[member[0]] for member in members], made)
         except Exception as exc:
             if len(members) == 1:
                 responses[members[0][0]] = _failed(exc)
                 return
             for member in members:
-                self._execute([member], responses)
+                self._execute([member], requests, responses)
+            return
+        for member, tensors in zip(members, made):
+            responses[member[0]] = pb_utils.InferenceResponse(tensors)
 
-    def _split(self, members: List[_Member], outputs: List[Tuple[str, Any]], responses: List[Any]) -> None:
+    def _split(self, members: List[_Member], outputs: List[Tuple[str, Any]]) -> List[List[pb_utils.Tensor]]:
+        """The tensors of each member."""
         if self._is_batching:
             _check_rows(outputs, sum([member[2] for member in members]))
         write = self._arrays.write
         is_alone = len(members) == 1
+        made = []
         start = 0
-        for place, _, rows, wanted in members:
+        for _, _, rows, wanted in members:
             stop = start + rows
             tensors = []
             for name, array in outputs:
                 if name in wanted:
                     tensors.append(write(name, array if is_alone else array[start:stop]))
-            responses[place] = pb_utils.InferenceResponse(tensors)
+            made.append(tensors)
             start = stop
+        return made
 
 
 def _check_rows(outputs: Sequence[Tuple[str, Any]], rows: int) -> None:

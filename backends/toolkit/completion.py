@@ -4,6 +4,7 @@
 
 `complete` is all of a backend's `auto_complete_config` but the description of its model file. The rules are those of
 Triton's ONNX Runtime backend: a model can batch if the first dimension of all its inputs and outputs may have any size.
+What the server adds for sequences, control inputs and states, is in the file, and is not completed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def complete_config(
 
     Inputs or outputs that are configured stay as they are, and so does `max_batch_size` then.
     """
-    for noun, tensors in (("input", inputs), ("output", outputs)):
+    settings = read_settings(config)
+    listed = _without_added(settings, inputs, outputs)
+    for noun, tensors in listed.items():
         for tensor in tensors:
             if tensor.dims is None and not config.get(noun):
                 raise ConfigError(
@@ -55,10 +58,10 @@ def complete_config(
                 f"autofill failed for model '{config.get('name', '')}': model does not support batching while non-zero "
                 "max_batch_size is specified"
             )
-    elif can_batch and not config.get("input") and not config.get("output"):
+    elif can_batch and not settings.inputs and not settings.outputs and not _has_whole_states(settings, inputs):
         config["max_batch_size"] = max(0, default_max_batch_size)
     is_batching = config.get("max_batch_size", 0) > 0
-    for noun, tensors in (("input", inputs), ("output", outputs)):
+    for noun, tensors in listed.items():
         if not config.get(noun):
             config[noun] = [_entry(tensor, is_batching) for tensor in tensors]
     if config.get("max_batch_size", 0) > 1 and not any(scheduler in config for scheduler in _SCHEDULERS):
@@ -66,8 +69,14 @@ def complete_config(
 
 
 def check_tensors(settings: Settings, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    """Compare the configured tensors with those of the model file. Raises ConfigError."""
-    for noun, configured, found in (("input", settings.inputs, inputs), ("output", settings.outputs, outputs)):
+    """Compare the configured tensors, those of sequences too, with those of the model file. Raises ConfigError."""
+    names = {tensor.name for tensor in inputs}
+    for control in settings.controls:
+        if control.name not in names:
+            raise ConfigError(
+                f"configuration specified sequence control '{control.name}', but model does not provide that input"
+            )
+    for noun, configured, found in (("input", settings.all_inputs, inputs), ("output", settings.all_outputs, outputs)):
         known = {tensor.name: tensor for tensor in found}
         for tensor in configured:
             if tensor.name not in known:
@@ -75,6 +84,25 @@ def check_tensors(settings: Settings, inputs: Sequence[TensorSpec], outputs: Seq
                     f"unexpected inference {noun} '{tensor.name}', allowed {noun}s are: {', '.join(sorted(known))}"
                 )
             _check_tensor(settings, noun, tensor, known[tensor.name])
+
+
+def _without_added(
+    settings: Settings, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> Dict[str, List[TensorSpec]]:
+    """The inputs that clients send and the outputs that they get, by their fields in a configuration.
+
+    Where all outputs are states clients get these.
+    """
+    taken = {tensor.name for tensor in settings.added_inputs}
+    kept = {state.output.name for state in settings.states}
+    for_clients = [tensor for tensor in outputs if tensor.name not in kept]
+    return {"input": [tensor for tensor in inputs if tensor.name not in taken], "output": for_clients or [*outputs]}
+
+
+def _has_whole_states(settings: Settings, inputs: Sequence[TensorSpec]) -> bool:
+    """Whether the dims of a state have all dimensions of the file, so that none is that of the batch."""
+    ranks = {tensor.name: len(tensor.dims) for tensor in inputs if tensor.dims is not None}
+    return any(len(state.input.dims or ()) == ranks.get(state.input.name) for state in settings.states)
 
 
 def shape_text(dims: Sequence[int]) -> str:

@@ -15,6 +15,8 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 from pyruntime.utils.errors import ConfigError
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+# The datatype of a control input by the field that has its values. CORRID has a datatype of its own.
+_CONTROL_DATATYPES = {"int32_false_true": "TYPE_INT32", "fp32_false_true": "TYPE_FP32", "bool_false_true": "TYPE_BOOL"}
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,22 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
+class StateSpec:
+    """A state, which the server keeps for each sequence: the model takes `input`, and `output` is the next one.
+
+    `is_in_place`: the next one takes the place of the input in memory, and is no part of the response.
+    """
+
+    input: TensorSpec
+    output: TensorSpec
+    is_in_place: bool
+
+
+@dataclass(frozen=True)
 class Settings:
     """A model's configuration. `libraries` are those of `model_operations`, `instance_count` counts all groups.
 
+    `inputs` and `outputs` are those of clients; `controls` and `states` are what the server adds for sequences.
     `filename` is `default_model_filename` and `runtime` is `runtime`, or "".
     """
 
@@ -46,6 +61,24 @@ class Settings:
     libraries: Tuple[str, ...]
     parameters: Mapping[str, str]
     instance_count: int
+    controls: Tuple[TensorSpec, ...] = ()
+    states: Tuple[StateSpec, ...] = ()
+
+    @property
+    def added_inputs(self) -> Tuple[TensorSpec, ...]:
+        """What the server adds to a request: the controls and the states of its sequence."""
+        return (*self.controls, *(state.input for state in self.states))
+
+    @property
+    def all_inputs(self) -> Tuple[TensorSpec, ...]:
+        """What a request has: the inputs of the client, then those that the server adds."""
+        return (*self.inputs, *self.added_inputs)
+
+    @property
+    def all_outputs(self) -> Tuple[TensorSpec, ...]:
+        """What the model makes: the outputs for clients, then the states that are not among them."""
+        names = {tensor.name for tensor in self.outputs}
+        return (*self.outputs, *(state.output for state in self.states if state.output.name not in names))
 
     def integer(self, parameter: str, default: Optional[int] = None) -> Optional[int]:
         """A parameter as an integer, `default` if it is absent. Raises ConfigError."""
@@ -74,8 +107,9 @@ class Settings:
 
 
 def read_settings(config: Mapping[str, Any]) -> Settings:
-    """The settings in a normalised configuration."""
+    """The settings in a normalised configuration. Raises ConfigError."""
     operations: Mapping[str, Any] = config.get("model_operations", {})
+    batching: Mapping[str, Any] = config.get("sequence_batching", {})
     parameters: Mapping[str, Mapping[str, str]] = config.get("parameters", {})
     return Settings(
         name=config.get("name", ""),
@@ -87,6 +121,8 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
         libraries=tuple(operations.get("op_library_filename", ())),
         parameters={name: value.get("string_value", "") for name, value in parameters.items()},
         instance_count=sum(map(_instances_in, config.get("instance_group", ()))),
+        controls=tuple(map(_control, batching.get("control_input", ()))),
+        states=tuple(_state(state, config.get("name", "")) for state in batching.get("state", ())),
     )
 
 
@@ -113,4 +149,25 @@ def _tensors(tensors: Sequence[Mapping[str, Any]]) -> Tuple[TensorSpec, ...]:
             tuple(map(int, tensor["reshape"].get("shape", ()) if "reshape" in tensor else tensor.get("dims", ()))),
         )
         for tensor in tensors
+    )
+
+
+def _control(control_input: Mapping[str, Any]) -> TensorSpec:
+    """A control input, which has one element for each request."""
+    (control,) = control_input["control"]
+    given = [datatype for field, datatype in _CONTROL_DATATYPES.items() if control.get(field)]
+    return TensorSpec(control_input["name"], given[0] if given else control.get("data_type", "TYPE_INVALID"), (1,))
+
+
+def _state(state: Mapping[str, Any], model: str) -> StateSpec:
+    datatype, dims = state["data_type"], tuple(map(int, state.get("dims", ())))
+    # What grows has another size each time, and so cannot stay where it is.
+    is_in_place = bool(state.get("use_same_buffer_for_input_output")) and not state.get("use_growable_memory")
+    if is_in_place and datatype == "TYPE_STRING":
+        raise ConfigError(
+            f"model '{model}' has the state '{state['input_name']}' of strings with use_same_buffer_for_input_output, "
+            "and strings of frameworks are not in memory of the server: remove that field"
+        )
+    return StateSpec(
+        TensorSpec(state["input_name"], datatype, dims), TensorSpec(state["output_name"], datatype, dims), is_in_place
     )

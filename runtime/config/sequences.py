@@ -134,6 +134,7 @@ def _state_spec(state: Config, max_batch_size: int) -> StateSpec:
         size=size,
         data_file=initial.data_file if initial is not None else "",
         is_shared=state.use_same_buffer_for_input_output,
+        is_growable=state.use_growable_memory,
     )
 
 

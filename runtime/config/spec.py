@@ -101,7 +101,7 @@ class StateSpec:
     `shape` (with the batch dimension) and `initial`, which has `size` bytes, are its first value. `data_file` names the
     file with that value, "" for zeros; the loading of the model reads it. The loading of a model in Python puts the
     contents into shared memory, and `initial` is then their address. `dims` is the field of config.pbtxt. `is_shared`:
-    the input and the output are the same memory while the model executes a request.
+    the input and the output are the same memory while the model executes a request. `is_growable`: its memory may grow.
     """
 
     input_name: str
@@ -113,6 +113,7 @@ class StateSpec:
     size: int
     data_file: str = ""
     is_shared: bool = False
+    is_growable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

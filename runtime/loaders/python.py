@@ -105,7 +105,7 @@ class PythonLoader:
             leader = connections[draft.processes[0].instance.name]
             completed.set_result(await self._complete(draft, _of_instance(location, draft.processes[0]), leader))
         spec = with_initial_states(final_spec(draft, await asyncio.shield(completed)), draft.folder.path)
-        spec = await _with_placed_states(spec, memory)
+        spec = await _with_placed_states(spec, memory, is_native=bool(backend.library))
         model = self._factory.version(spec, version, memory, memory_usage=lambda: _reported(model.instances))
         instances = self._instances(draft, model, spec, draft.processes, location, environment)
         model.share_gpu()
@@ -257,16 +257,19 @@ def _of_instance(location: dict[str, str], process: InstanceProcess) -> dict[str
     return location | {"gpu": str(instance.device_id)} if instance.kind == "GPU" else location
 
 
-async def _with_placed_states(spec: ModelSpec, memory: RequestMemory) -> ModelSpec:
+async def _with_placed_states(spec: ModelSpec, memory: RequestMemory, is_native: bool) -> ModelSpec:
     """The spec with its initial states in the model's request memory, for as long as the model is loaded.
 
-    Stubs copy them, or map them privately, for each sequence. Raises LoadError if there is no memory.
+    Stubs copy them, or map them privately, for each sequence. A model in Python changes no state in place that may
+    grow: its memory in requests has one size. Raises LoadError if there is no memory.
     """
     batching = spec.sequence_batching
     if batching is None or not batching.states:
         return spec
     states = []
     for state in batching.states:
+        if state.is_growable and not is_native:
+            state = replace(state, is_shared=False)
         if isinstance(state.initial, bytes) and state.initial:
             try:
                 slot = memory.allocate_bare(state.size)

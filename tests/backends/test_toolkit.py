@@ -33,6 +33,10 @@ def entry(name, dims, datatype="TYPE_FP32", **more):
     return {"name": name, "data_type": datatype, "dims": dims, **more}
 
 
+def state(taken, made, dims, datatype="TYPE_FP32"):
+    return {"input_name": taken, "output_name": made, "data_type": datatype, "dims": dims}
+
+
 class TestSettings:
     def test_fields(self):
         """Every field is typed; a tensor has the shape that the model sees."""
@@ -48,6 +52,27 @@ class TestSettings:
         assert found.outputs == (tensor("C", -1, datatype="TYPE_STRING"),)
         assert (found.max_batch_size, found.filename, found.libraries) == (8, "m.onnx", ("a.so", "b.so"))
         assert found.instance_count == 7
+
+    def test_what_the_server_adds_for_sequences(self):
+        """Controls and states are inputs besides those of clients; a state that is an output, too, is one output."""
+        kinds = [{"bool_false_true": [False, True]}, {"fp32_false_true": [0, 1]}, {"data_type": "TYPE_UINT64"}]
+        found = settings(
+            input=[entry("A", [3])],
+            output=[entry("B", [3])],
+            sequence_batching={
+                "control_input": [{"name": f"C{at}", "control": [kind]} for at, kind in enumerate(kinds)],
+                "state": [state("S", "T", ["-1"]), state("U", "B", [3])],
+            },
+        )
+        assert found.all_inputs == (
+            tensor("A", 3),
+            tensor("C0", 1, datatype="TYPE_BOOL"),
+            tensor("C1", 1),
+            tensor("C2", 1, datatype="TYPE_UINT64"),
+            tensor("S", -1),
+            tensor("U", 3),
+        )
+        assert found.all_outputs == (tensor("B", 3), tensor("T", -1))
 
     def test_integers(self):
         """A parameter is a text; an absent one is its default."""
@@ -210,6 +235,26 @@ class TestCompletion:
         assert unbatched["input"] == [entry("A", [-1])]
         assert "max_batch_size" not in unbatched
 
+    def test_of_a_model_with_sequences(self):
+        """What the server adds is no input for clients, and the next state no output, unless there is no other."""
+        control = {"name": "C", "control": [{"int32_false_true": [0, 1]}]}
+        batching = {"control_input": [control], "state": [state("S", "T", [3])]}
+        config = {"name": "m", "sequence_batching": batching}
+        inputs = [tensor("A", -1, 3), tensor("C", -1, 1), tensor("S", -1, 3)]
+        complete_config(config, inputs, [tensor("B", -1), tensor("T", -1, 3)], 4)
+        assert config["max_batch_size"] == 4
+        assert [each["name"] for each in (*config["input"], *config["output"])] == ["A", "B"]
+        only = {"name": "m", "sequence_batching": batching}
+        complete_config(only, inputs, [tensor("T", -1, 3)], 4)
+        assert only["output"] == [entry("T", [3])]
+
+    def test_states_that_tell_of_no_batch(self):
+        """A state with as many dimensions as in the file leaves none for the batch."""
+        config = {"name": "m", "sequence_batching": {"state": [state("S", "T", [1, 3])]}}
+        complete_config(config, [tensor("A", -1, 3), tensor("S", -1, 3)], [tensor("T", -1, 3)], 4)
+        assert "max_batch_size" not in config
+        assert config["input"] == [entry("A", [-1, 3])]
+
     def test_a_number_of_dimensions_that_is_open(self):
         """Such a tensor agrees with any configuration, and without one there is no shape to complete."""
         unknown = TensorSpec("A", "TYPE_FP32", None)
@@ -244,6 +289,16 @@ class TestCompletion:
         ("config", "found", "message"),
         [
             ({"input": [entry("X", [3])]}, tensor("A", 3), "unexpected inference input 'X', allowed inputs are: A"),
+            (
+                {"sequence_batching": {"state": [state("X", "Y", [3])]}},
+                tensor("A", 3),
+                "unexpected inference input 'X', allowed inputs are: A",
+            ),
+            (
+                {"sequence_batching": {"control_input": [{"name": "C", "control": [{"data_type": "TYPE_UINT64"}]}]}},
+                tensor("A", 3),
+                "configuration specified sequence control 'C', but model does not provide that input",
+            ),
             (
                 {"input": [entry("A", [3], "TYPE_INT8")]},
                 tensor("A", 3),

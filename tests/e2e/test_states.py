@@ -299,6 +299,26 @@ class TestInPlace:
         assert ask(server, "m", 1, 7, start=True, end=True) == [7]
         assert ask(server, "m", 2, 8, start=True, end=True) == [8]
 
+    def test_an_output_of_its_name(self, deploy, model):
+        """Clients may have an output of the name of a state that is changed in place."""
+        shared = self.state("S", "OUT") + "use_same_buffer_for_input_output: true"
+        model("m", IN_PLACE, CONFIG, batching(shared))
+        server = deploy()
+        assert ask(server, "m", 1, 5, start=True) == [5]
+        assert ask(server, "m", 1, 5) == [10]
+
+    def test_what_grows(self, deploy, model):
+        """With use_growable_memory a state has another size each time: the model returns it."""
+        growing = SEEN + "use_same_buffer_for_input_output: true use_growable_memory: true"
+        model("m", ACCUMULATOR, CONFIG, batching(SUM, growing))
+        server = deploy()
+        assert ask(server, "m", 1, 1, start=True) == [0, 1]
+        assert ask(server, "m", 1, 2) == [0, 1, 2]
+        assert ask(server, "m", 1, 3, end=True) == [0, 1, 2, 3]
+
+    def state(self, taken, made):
+        return f'input_name: "{taken}" output_name: "{made}" data_type: TYPE_INT32 dims: [ 1 ] '
+
 
 # Sends the state, and a sum of it and the input, after execute has returned.
 LATER = """

@@ -58,24 +58,15 @@ def _import_ours(root: str, msgpack: str) -> Callable[..., None]:
     The host's msgpack falls back to its Python code if its compiled code is for another interpreter. The model does not
     see it: its environment decides whether the model can import msgpack, and which version.
     """
-    package = types.ModuleType("pyruntime")
-    package.__path__ = [root]
-    package.torch_allocator = _torch_allocator  # type: ignore[attr-defined]
-    sys.modules["pyruntime"] = package
+    _import_by_path("pyruntime", os.path.join(root, "stub", "importable", "pyruntime.py"), root)
     has_own = _has_msgpack()
     if not has_own:
         _forget("msgpack")
-        _import_by_path("msgpack", msgpack)
+        _import_by_path("msgpack", os.path.join(msgpack, "__init__.py"), msgpack)
     run = importlib.import_module("pyruntime.stub.main").run  # type: Callable[..., None]
     if not has_own:
         _forget("msgpack")
     return run
-
-
-def _torch_allocator(byte_size: int) -> object:
-    """`pyruntime.torch_allocator`: all that a model finds in this package."""
-    allocator = importlib.import_module("pyruntime.stub.torch_allocator").torch_allocator(byte_size)  # type: object
-    return allocator
 
 
 def _has_msgpack() -> bool:
@@ -93,9 +84,8 @@ def _forget(name: str) -> None:
         del sys.modules[each]
 
 
-def _import_by_path(name: str, folder: str) -> None:
-    """Import the package in `folder`."""
-    path = os.path.join(folder, "__init__.py")
+def _import_by_path(name: str, path: str, folder: str) -> None:
+    """Import the file at `path` as a package whose modules are in `folder`."""
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[folder])
     assert spec is not None  # it is a file of Python code
     assert spec.loader is not None

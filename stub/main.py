@@ -29,6 +29,8 @@ IGNORED = (signal.SIGINT, signal.SIGTERM)
 # kernel kills a model before the server, unless the server uses much more.
 OOM_SCORE_ADDED = 500
 OOM_SCORE_MAX = 1000
+# What processes that a model starts import, where its Python lacks it.
+IMPORTABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "importable")
 
 
 def run(
@@ -53,6 +55,7 @@ def run(
     sys.argv[:] = [""]
     # A model must not import modules from the host's current folder.
     sys.path[:] = [entry for entry in sys.path if entry and os.path.abspath(entry) != os.getcwd()]
+    sys.path.append(IMPORTABLE)
     with sock, grants:
         regions = Regions(Region(requests_fd), grants)
         worker = Worker(name, sock, StubChannel(), regions, Region(responses_fd), growth_bytes)

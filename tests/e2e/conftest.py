@@ -8,6 +8,7 @@ for the whole run.
 """
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import trustme
 
@@ -238,3 +240,23 @@ def bare_client():
 def raw_requests():
     """Requests to models of `raw.config` as bytes, and `raw.Client`, which sends them: see harness/raw.py."""
     return raw
+
+
+@pytest.fixture(scope="session")
+def own_environment(tmp_path_factory):
+    """A virtual environment of this Python that has numpy and joblib, and nothing of ours."""
+    folder = tmp_path_factory.mktemp("environments") / "own"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for pattern in ("numpy*", "joblib*", "cloudpickle*"):
+        for found in Path(np.__file__).parents[1].glob(pattern):
+            (packages / found.name).symlink_to(found)
+    return folder
+
+
+@pytest.fixture(params=["forked", "environment"])
+def python(request):
+    """The parameters of a model in each kind of stub."""
+    if request.param == "forked":
+        return ""
+    return models.parameters(EXECUTION_ENV_PATH=request.getfixturevalue("own_environment"))

@@ -3,14 +3,10 @@
 """What a model has still to do when its process ends is done, whichever Python it has and whatever ends it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-from .harness.models import parameters
 
 # Each habit leaves a trace in the model's folder, or none of what it has made.
 HABITS = """
@@ -80,25 +76,6 @@ TRACES = {
     "unwritten": "from the buffer of a file",
 }
 SAID = ("m_0: printed in C", "m_0: printed at the exit", "m_0: logged at the exit")
-
-
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """A virtual environment of this Python that has numpy, and nothing else of ours."""
-    folder = tmp_path_factory.mktemp("environments") / "own"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    for found in Path(np.__file__).parents[1].glob("numpy*"):
-        (packages / found.name).symlink_to(found)
-    return folder
-
-
-@pytest.fixture(params=["forked", "environment"])
-def python(request):
-    """The parameters of a model in each kind of stub."""
-    if request.param == "forked":
-        return ""
-    return parameters(EXECUTION_ENV_PATH=request.getfixturevalue("environment"))
 
 
 @pytest.mark.parametrize("end", ["unload", "SIGTERM"])

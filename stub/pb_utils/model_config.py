@@ -96,6 +96,9 @@ class ModelConfig:
         for required in ("data_type", "dims"):
             if required not in tensor:
                 raise ValueError(f"{subject} is missing '{required}' property.")
+        dims = tensor["dims"]
+        if isinstance(dims, int):
+            raise ValueError(f"{subject} has {dims} as 'dims', which must be a list: [{dims}].")
 
     def _merge(self, kind: str, entry: Dict[str, Any], tensor: Dict[str, Any]) -> None:
         """Complete `entry` from `tensor`, entirely or not at all."""

@@ -132,6 +132,14 @@ def test_missing_properties(kind, missing, subject):
 
 
 @pytest.mark.parametrize("kind", ["input", "output"])
+def test_a_dimension_without_brackets_is_refused_with_the_list_it_should_be(kind):
+    with exactly(
+        f"{kind} 'X' in auto-complete-config function for model 'M' has 4 as 'dims', which must be a list: [4]."
+    ):
+        getattr(config(), f"add_{kind}")({**INPUT, "dims": 4})
+
+
+@pytest.mark.parametrize("kind", ["input", "output"])
 def test_other_datatype(kind):
     """Another datatype than the configured one is refused."""
     with exactly(

@@ -30,7 +30,8 @@ _LEVELS = {
 
 
 def _text(message: Any) -> Any:
-    return as_text(message, "message") if isinstance(message, (str, bytes, bytearray)) else message
+    """Objects are logged as `print` prints them, but not None, which is a forgotten `return`."""
+    return as_text(message, "message") if message is None or isinstance(message, (str, bytes, bytearray)) else message
 
 
 class Logger:
@@ -48,7 +49,7 @@ class Logger:
     @staticmethod
     def log(message: str, level: _Level = _Level.INFO) -> None:
         """Log `message` at `level`. Raises TypeError for another level."""
-        if level not in _LEVELS:
+        if type(level) is not _Level:
             raise TypeError(f"level must be one of the Logger's own, found {level!r}")
         LOGGER.log(_LEVELS[level], "%s", _text(message), stacklevel=2)
 

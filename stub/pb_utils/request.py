@@ -116,9 +116,10 @@ class InferenceRequest:
             raise TypeError(f"requested_output_names must be a list of names, found {type(requested_output_names)}")
         names = set()
         for name in requested_output_names:
-            if not name:
+            text = name if type(name) is str else as_text(name, "a requested output name")
+            if not text:
                 raise TritonModelException(f"Requested output name for {about}")
-            names.add(name if type(name) is str else as_text(name, "a requested output name"))
+            names.add(text)
         if not model_name:
             raise TypeError("model_name must be the name of a model, found ''")
         if preferred_memory is not None and type(preferred_memory) is not PreferredMemory:

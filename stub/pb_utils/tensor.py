@@ -35,6 +35,8 @@ def datatype_of(dtype: Any) -> Optional[str]:
     """Triton's name for a numpy dtype of any byte order; None if there is none."""
     if dtype.kind in "OS":
         return "BYTES"
+    if dtype.kind not in "biuf":
+        return None  # some of these, such as StringDType, have no byte order
     return _DATATYPES.get(dtype.newbyteorder("="))
 
 
@@ -67,9 +69,9 @@ class Tensor:
     _size: int
 
     def __init__(self, __name: str, __numpy_array: Any) -> None:
+        array = __numpy_array if isinstance(__numpy_array, np.ndarray) else _as_array(__numpy_array)
         if not __name or type(__name) is not str:
             __name = _checked_name(__name)
-        array = __numpy_array if isinstance(__numpy_array, np.ndarray) else _as_array(__numpy_array)
         datatype = _DATATYPES.get(array.dtype)
         if datatype is None:
             datatype = datatype_of(array.dtype)

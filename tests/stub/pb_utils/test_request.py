@@ -300,12 +300,16 @@ class TestNew:
         with pytest.raises(TritonModelException, match=f"^{re.escape(message)}$"):
             InferenceRequest(request_id="7", model_name="other", inputs=[None])
 
-    @pytest.mark.parametrize("name", ["", None])
+    @pytest.mark.parametrize("name", ["", b""])
     def test_output_without_a_name(self, name):
         """Triton's words, exactly."""
         message = "Requested output name for request with id '' and model name 'other' should not be empty."
         with pytest.raises(TritonModelException, match=f"^{re.escape(message)}$"):
             InferenceRequest(model_name="other", requested_output_names=[name])
+
+    def test_none_is_no_name_of_an_output(self):
+        with pytest.raises(TypeError, match="a requested output name must be a str"):
+            InferenceRequest(model_name="other", requested_output_names=[None])
 
     @pytest.mark.parametrize("wrong", [None, 1.5, [], b"7"], ids=repr)
     def test_correlation_id(self, wrong):

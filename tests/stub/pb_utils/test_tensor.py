@@ -95,10 +95,16 @@ class TestNew:
         with pytest.raises((TypeError, TritonModelException)):
             Tensor(name, np.zeros(1))
 
-    def test_without_contents(self):
-        """None is no tensor of one text, as numpy has it."""
+    @pytest.mark.parametrize("name", ["OUT", "", b"", None])
+    def test_without_contents(self, name):
+        """None is no tensor of one text, as numpy has it; that is seen before the name."""
         with pytest.raises(TypeError, match="found None"):
-            Tensor("OUT", None)
+            Tensor(name, None)
+
+    @pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="numpy before 2.0 has no StringDType")
+    def test_strings_of_variable_width_have_the_message_of_other_dtypes(self):
+        with pytest.raises(TritonModelException, match=r"^NumPy dtype is not supported.$"):
+            Tensor("OUT", np.array(["x"], np.dtypes.StringDType()))
 
     def test_arguments_are_positional(self):
         """As in Triton there are no keywords."""

@@ -35,6 +35,11 @@ def expand(path: str, model_dir: str) -> str:
     return posixpath.join(model_dir, path.replace(MODEL_DIRECTORY, model_dir))
 
 
+def is_anchored(path: str) -> bool:
+    """Whether `path` names one place only: it is absolute, or begins with the model's directory."""
+    return path.startswith(("/", MODEL_DIRECTORY))
+
+
 def form_of(path: str) -> Form:
     """The form of a file, by its name."""
     name = posixpath.basename(path).lower()

@@ -13,7 +13,7 @@ from pyruntime.runtime.environments.archives import unpack_archive
 from pyruntime.runtime.environments.build import build_from_requirements, build_from_script
 from pyruntime.runtime.environments.cache import cache_root
 from pyruntime.runtime.environments.environment import Environment, Place
-from pyruntime.runtime.environments.forms import ACCEPTED, PARAMETER, Form, expand, form_of
+from pyruntime.runtime.environments.forms import ACCEPTED, PARAMETER, Form, expand, form_of, is_anchored
 from pyruntime.runtime.environments.interpreters import examine, require_fit
 from pyruntime.utils.errors import LoadError
 
@@ -23,7 +23,8 @@ _LOG = logging.getLogger("pyruntime.environments")
 async def prepare(path: str, model_dir: str) -> Environment:
     """Prepare the environment that `path`, the value of a model's EXECUTION_ENV_PATH, names.
 
-    `model_dir` is the model's folder. The first time it takes as long as unpacking or installing.
+    `model_dir` is the model's folder. What is not in it may be in the server's working directory, as in Triton. The
+    first time it takes as long as unpacking or installing.
     Raises LoadError. Cancelling ends all programs that it started and removes unfinished folders.
     """
     try:
@@ -67,7 +68,18 @@ async def _folder(form: Form, path: str) -> str:
 
 
 def _meant(path: str, model_dir: str) -> str:
-    return expand(path, os.path.abspath(model_dir))
+    """The place that `path` names. Raises LoadError if nothing is there."""
+    meant = expand(path, os.path.abspath(model_dir))
+    elsewhere = os.path.abspath(path)
+    if os.path.lexists(meant) or is_anchored(path):
+        return meant
+    if not os.path.lexists(elsewhere):
+        raise LoadError(
+            f"there is nothing at '{meant}', nor in the server's working directory, at '{elsewhere}'; it should be "
+            f"{ACCEPTED}"
+        )
+    _LOG.info("%s '%s' is not in the model's folder: '%s' of the working directory is used", PARAMETER, path, elsewhere)
+    return elsewhere
 
 
 def _form(path: str) -> Form:

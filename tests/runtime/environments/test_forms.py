@@ -4,7 +4,7 @@
 
 import pytest
 
-from pyruntime.runtime.environments.forms import Form, expand, form_of
+from pyruntime.runtime.environments.forms import Form, expand, form_of, is_anchored
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,13 @@ from pyruntime.runtime.environments.forms import Form, expand, form_of
 def test_expand(path, meant):
     """Triton's word for the model's folder stands for it wherever it is; relative paths begin there."""
     assert expand(path, "/models/m") == meant
+
+
+def test_a_path_that_begins_at_the_root_or_at_the_model_names_one_place():
+    assert is_anchored("/opt/env")
+    assert is_anchored("$$TRITON_MODEL_DIRECTORY/env")
+    assert not is_anchored("env.tar.gz")
+    assert not is_anchored("../common/env")
 
 
 @pytest.mark.parametrize(

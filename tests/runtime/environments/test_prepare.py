@@ -120,6 +120,30 @@ def test_real_index(root, model_dir):
     assert environment.description.startswith("Python {}.{}.{} with numpy ".format(*sys.version_info[:3]))
 
 
+def test_a_relative_path_is_looked_for_in_the_working_directory_after_the_models_folder(
+    model_dir, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level("INFO", "pyruntime.environments")
+    for folder in (tmp_path / "env", model_dir / "env"):
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "python").write_text(PYTHON)
+        (folder / "bin" / "python").chmod(0o755)
+    assert ready("env/bin/python", model_dir).interpreter == f"{model_dir}/env/bin/python"
+    assert not caplog.records
+    shutil.rmtree(model_dir / "env")
+    assert ready("env/bin/python", model_dir).interpreter == f"{tmp_path}/env/bin/python"
+    assert caplog.records[0].getMessage() == (
+        "EXECUTION_ENV_PATH 'env/bin/python' is not in the model's folder: "
+        f"'{tmp_path}/env/bin/python' of the working directory is used"
+    )
+    shutil.rmtree(tmp_path / "env")
+    assert (
+        f"there is nothing at '{model_dir}/env/bin/python', nor in the server's working directory, at "
+        f"'{tmp_path}/env/bin/python'; it should be an archive made by conda-pack"
+    ) in refused("env/bin/python", model_dir)
+
+
 def refused(path, model_dir):
     with pytest.raises(LoadError) as caught:
         ready(path, model_dir)

@@ -39,6 +39,23 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse(response.output_tensors(), error))
         return responses
 """
+# Makes a span of its own with the SDK, in the span of the request, and says what that is.
+SPANS = """
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.tracer = TracerProvider().get_tracer("model")
+
+    def execute(self, requests):
+        for request in requests:
+            context = TraceContextTextMapPropagator().extract(json.loads(request.trace().get_context()))
+            with self.tracer.start_as_current_span("own", context) as span:
+                print(f"own span of {span.context.trace_id:032x} in {span.parent.span_id:016x}", flush=True)
+                assert span.parent.is_remote and span.parent.trace_flags.sampled
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", each.inputs()[0].as_numpy())]) for each in requests]
+"""
 FAILING = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -397,6 +414,16 @@ class TestOpenTelemetry:
             assert span.start_time_unix_nano == min(times)
             assert span.end_time_unix_nano == max(times)
             assert span.status.code == Status.STATUS_CODE_UNSET
+
+    def test_a_span_of_the_sdk_in_a_model_is_part_of_the_clients_trace(self, model, serve):
+        model("spans", SPANS)
+        with collector() as (url, came):
+            server = self.start(serve, url, level="TIMESTAMPS", rate=1000)
+            server.infer("spans", {"IN": ONE}, headers={"traceparent": f"00-{TRACE}-{SPAN}-01"})
+            spans = [came.get(timeout=LIMIT_S)[0] for _ in range(3)]
+            server.stop()
+        (of_the_model,) = [span for span in spans if span.name == "spans"]
+        assert f"own span of {TRACE} in {of_the_model.span_id.hex()}" in server.log
 
     def test_request_over_grpc(self, models, serve):
         """The client's trace goes on, whichever protocol it speaks."""

@@ -10,6 +10,8 @@ from pyruntime.runtime.frontends.common.request_parameters import INT64_MAX, INT
 from pyruntime.runtime.frontends.http.openapi.operations import ERRORS, content, ref
 from pyruntime.runtime.frontends.http.openapi.tensors import Schema
 from pyruntime.runtime.repository.versions import VERSION_MAX
+from pyruntime.runtime.settings import LOG_FORMATS, LOG_VERBOSE_MAX, TRACE_LEVELS
+from pyruntime.runtime.tracing.values import OFF
 
 _TEXT: Schema = {"type": "string"}
 _FLAG: Schema = {"type": "boolean"}
@@ -28,7 +30,12 @@ _TENSORS: Schema = {
         "required": ["name", "datatype", "shape"],
     },
 }
-_TRACE_VALUE: Schema = {"type": ["string", "array", "null"], "items": _TEXT}
+_NULL: Schema = {"type": "null"}
+_LEVEL: Schema = {"type": "string", "enum": [OFF, *TRACE_LEVELS]}
+_TRACE_LEVEL: Schema = {"anyOf": [_LEVEL, {"type": "array", "items": _LEVEL}, _NULL]}
+# A number as text, which may be the only one of a list.
+_NUMBER: Schema = {"type": "string", "pattern": "^[+-]?[0-9]{1,40}$"}
+_TRACE_NUMBER: Schema = {"anyOf": [_NUMBER, {"type": "array", "items": _NUMBER, "maxItems": 1}, _NULL]}
 
 
 def _object(properties: dict[str, Schema], *required: str, description: str = "") -> Schema:
@@ -149,8 +156,8 @@ SCHEMAS: dict[str, Schema] = {
                 {"config": _TEXT | {"description": "a configuration, in JSON, to take the place of the repository's"}}
             )
             | {
-                "patternProperties": {"^file:": _TEXT | {"contentEncoding": "base64"}},
-                "additionalProperties": False,
+                "propertyNames": {"pattern": "^(config$|file:)"},
+                "additionalProperties": _TEXT | {"contentEncoding": "base64", "description": "file:<path>: a file"},
             }
         }
     ),
@@ -170,19 +177,21 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "TraceSettings": {"type": "object", "additionalProperties": {"type": ["string", "array"], "items": _TEXT}},
     "TraceUpdate": _object(
-        dict.fromkeys(("trace_level", "trace_rate", "trace_count", "log_frequency"), _TRACE_VALUE),
-        description="What is null is cleared.",
-    ),
+        {"trace_level": _TRACE_LEVEL}
+        | dict.fromkeys(("trace_rate", "trace_count", "log_frequency"), _TRACE_NUMBER),
+        description="What is null, or an empty list, is cleared. The file cannot be changed.",
+    )
+    | {"propertyNames": {"not": {"const": "trace_file"}}},
     "LogSettings": {"type": "object", "additionalProperties": {"type": ["boolean", "integer", "string"]}},
     "LogUpdate": _object(
         {
-            "log_info": _FLAG,
-            "log_warning": _FLAG,
-            "log_error": _FLAG,
-            "log_verbose_level": {"type": "integer", "minimum": 0},
-            "log_format": {"enum": ["default", "ISO8601", "json"]},
-        }
-    ),
+            **{name: {"type": ["boolean", "null"]} for name in ("log_info", "log_warning", "log_error")},
+            "log_verbose_level": {"type": ["integer", "null"], "minimum": 0, "maximum": LOG_VERBOSE_MAX},
+            "log_format": {"enum": [*LOG_FORMATS, None]},
+        },
+        description="What is null stays as it is. The file cannot be changed.",
+    )
+    | {"propertyNames": {"not": {"const": "log_file"}}},
 }  # fmt: skip
 
 RESPONSES: dict[str, Schema] = {

@@ -28,6 +28,8 @@ The KServe v2 inference protocol with Triton's extensions, and the models that a
 Members that a request has beyond those described are ignored. Numbers that are not finite are written NaN, Infinity \
 and -Infinity in responses, and may be in requests, although that is not JSON."""
 
+_HERE = "Where this document comes from."
+
 
 class ServedVersion(NamedTuple):
     """One version of one model that serves requests."""
@@ -37,9 +39,16 @@ class ServedVersion(NamedTuple):
 
 
 def openapi_document(
-    name: str, server_version: str, versions: Sequence[ServedVersion], restricted: Mapping[str, str]
+    name: str,
+    server_version: str,
+    versions: Sequence[ServedVersion],
+    restricted: Mapping[str, str],
+    origins: Sequence[str] = (),
 ) -> bytes:
-    """The document of the server `name`. `restricted` has the header that opens an API, for those that need one."""
+    """The document of the server `name`.
+
+    `restricted` has the header that opens an API, for those that need one; `origins` are the sites of its proxies.
+    """
     latest: dict[str, int] = {}
     for version, spec in versions:
         latest[spec.name] = max(version, latest.get(spec.name, 0))
@@ -61,6 +70,8 @@ def openapi_document(
     document: dict[str, object] = {
         "openapi": OPENAPI_VERSION,
         "info": {"title": name, "version": server_version, "description": _DESCRIPTION},
+        "servers": [*({"url": origin} for origin in origins), {"url": "/", "description": _HERE}],
+        "security": [],  # operations that are restricted say how they are opened
         "paths": paths,
         "components": components,
     }

@@ -15,6 +15,7 @@ from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
 from pyruntime.runtime.frontends.http.openapi import tensors
 from pyruntime.runtime.frontends.http.openapi.operations import (
     BINARY,
+    BYTES,
     EVENTS,
     JSON,
     Operation,
@@ -37,7 +38,7 @@ _BINARY_HEADER = {
     }
 }
 # The model gets lists and objects as JSON text.
-_GENERATE_PARAMETER: Schema = {"anyOf": [ref("Parameter"), {"type": "array"}, {"type": "object"}]}
+_GENERATE_PARAMETER: Schema = {"anyOf": [ref("Parameter"), {"type": "array", "items": {}}, {"type": "object"}]}
 
 
 def component_name(text: str) -> str:
@@ -76,7 +77,8 @@ def _paths(spec: ModelSpec, path: str, title: str, name: str, key: str) -> Itera
     events = content(_event({"anyOf": [response, ref("Error")]}), EVENTS)
     success = answer("An event for each response of the model: what each of them is stands in the schema.", events)
     summary = f"Have {title} executed, in plain JSON, with any number of responses"
-    stream = operation(_API, f"generate_stream.{name}", summary, success, request=request)
+    # Generators turn the dot into what may be in a name, too: `generate.stream_x` must not be the stream of `x`.
+    stream = operation(_API, f"stream_generate.{name}", summary, success, request=request)
     for status in _ERRORS:
         # The model's first response decides, and others may follow it.
         stream["responses"][str(status)] = answer(
@@ -86,17 +88,17 @@ def _paths(spec: ModelSpec, path: str, title: str, name: str, key: str) -> Itera
 
 
 def _event(document: Schema) -> Schema:
-    """One event of a stream, in the form that OpenAPI has for them."""
+    """A stream of events: text for clients that do not read events, as generators make them; else one event of it."""
     data: Schema = {"type": "string", "contentMediaType": JSON, "contentSchema": document}
-    return _object({"data": data}, ("data",))
+    return {"anyOf": [{"type": "string"}, _object({"data": data}, ("data",))]}
 
 
 def _infer(spec: ModelSpec, title: str, name: str, key: str) -> Operation:
-    request = body(content(ref(f"InferRequest-{key}")) | content({}, BINARY))
+    request = body(content(ref(f"InferRequest-{key}")) | content(BYTES, BINARY))
     example = _example(spec)
     if example is not None:
         request["content"][JSON]["example"] = example
-    success = answer("The outputs.", content(ref(f"InferResponse-{key}")) | content({}, BINARY))
+    success = answer("The outputs.", content(ref(f"InferResponse-{key}")) | content(BYTES, BINARY))
     success["headers"] = _BINARY_HEADER
     summary, parameters = f"Have {title} executed", [parameter("HeaderLength")]
     return operation(_API, f"infer.{name}", summary, success, _ERRORS, parameters=parameters, request=request)
@@ -135,7 +137,7 @@ def _input(tensor: TensorSpec, max_batch_size: int) -> Schema:
 
 def _wanted(spec: ModelSpec) -> Schema:
     if not spec.outputs:
-        return {"type": "array", "maxItems": 0}
+        return {"type": "array", "items": {}, "maxItems": 0}
     item = _object({"name": {"enum": list(spec.outputs)}, "parameters": ref("OutputParameters")}, ("name",))
     description = "The outputs that are wanted, each once; all of them where there is no list or an empty one."
     return {"type": "array", "items": item, "maxItems": len(spec.outputs), "description": description}

@@ -40,11 +40,16 @@ def element(datatype: str) -> Schema:
 
 def shape(tensor: TensorSpec, max_batch_size: int) -> Schema:
     """The list that is the shape of a tensor; of a model that batches, if `max_batch_size` is not 0."""
-    dims: list[Schema] = [{"const": dim} if dim != -1 else {"type": "integer", "minimum": 0} for dim in tensor.shape]
+    # Generators of clients make one type of all dimensions, so none is a "const".
+    dims = [_dimension(dim, dim) if dim != -1 else _dimension(0) for dim in tensor.shape]
     if max_batch_size and dims:
-        dims[0] = {"type": "integer", "minimum": 0, "maximum": max_batch_size, "description": "the size of the batch"}
+        dims[0] = _dimension(0, max_batch_size) | {"description": "the size of the batch"}
     sizes = {"minItems": len(dims), "maxItems": len(dims)}
     return {"type": "array", **({"prefixItems": dims} if dims else {}), **sizes}
+
+
+def _dimension(least: int, most: int | None = None) -> Schema:
+    return {"type": "integer", "minimum": least} | ({} if most is None else {"maximum": most})
 
 
 def flat(tensor: TensorSpec) -> Schema:

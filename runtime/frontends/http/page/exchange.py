@@ -92,6 +92,7 @@ def _document(state: ServerState) -> bytes:
             return known[1]
     settings = state.settings
     restricted = {api: restriction.header for api, restriction in settings.http_restricted_apis.items()}
-    document = openapi_document(settings.server_id, state.version, versions, restricted)
+    origins = settings.http_public_origins
+    document = openapi_document(settings.server_id, state.version, versions, restricted, origins)
     _documents[state] = versions, document
     return document

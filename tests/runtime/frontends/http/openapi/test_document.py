@@ -5,6 +5,7 @@
 import json
 from functools import cache
 
+import orjson
 import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
@@ -16,8 +17,11 @@ from pyruntime.runtime.frontends.http.generate_response import encode_generate
 from pyruntime.runtime.frontends.http.kserve_request import ALL_JSON, OutputOptions, decode_infer
 from pyruntime.runtime.frontends.http.kserve_response import encode_infer
 from pyruntime.runtime.frontends.http.openapi.document import ServedVersion, openapi_document
+from pyruntime.runtime.frontends.http.repository_request import decode_load
 from pyruntime.runtime.frontends.http.routes import Endpoint, match
+from pyruntime.runtime.observe.log_settings import LogSettings
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
+from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import InferenceError
 
 from ....model_specs import spec_from
@@ -263,3 +267,99 @@ def test_examples():
     for text in (large, half):
         made = document(("m", 1, text))["paths"]["/v2/models/m/infer"]["post"]["requestBody"]["content"]
         assert "example" not in made["application/json"]
+
+
+LOG_UPDATES = [
+    ({}, True),
+    ({"log_info": True, "log_verbose_level": 3, "log_format": "json"}, True),
+    ({"log_info": None, "log_format": None}, True),
+    ({"log_info": 1}, False),
+    ({"log_verbose_level": -1}, False),
+    ({"log_verbose_level": 2**31}, False),
+    ({"log_verbose_level": True}, False),
+    ({"log_format": "text"}, False),
+    ({"log_file": "/tmp/log"}, False),
+    ({"of another server": 1}, True),
+]
+LOADS = [
+    ({}, True),
+    ({"parameters": {"config": "{}", "file:1/model.py": "YQ=="}}, True),
+    ({"parameters": {"config": 1}}, False),
+    ({"parameters": {"file:1/model.py": None}}, False),
+    ({"parameters": {"files": "YQ=="}}, False),
+    ({"parameters": []}, False),
+]
+TRACE_UPDATES = [
+    ({}, True),
+    ({"trace_level": ["TIMESTAMPS", "TENSORS"], "trace_rate": "1", "trace_count": ["-1"], "log_frequency": "+5"}, True),
+    ({"trace_level": [], "trace_rate": None}, True),
+    ({"trace_level": "LOUD"}, False),
+    ({"trace_level": 1}, False),
+    ({"trace_rate": 1}, False),
+    ({"trace_rate": "one"}, False),
+    ({"trace_count": ["1", "2"]}, False),
+    ({"trace_file": "/tmp/trace"}, False),
+    ({"of another server": "1"}, True),
+]
+
+
+def is_taken(work):
+    try:
+        work()
+    except InferenceError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("update", "taken"), LOG_UPDATES)
+def test_log_settings(update, taken):
+    """The schema lets through what the server takes, and nothing else."""
+    settings = LogSettings(ServerSettings(("models",)))
+    given = {name: value for name, value in update.items() if value is not None}  # as the endpoint does
+    assert schema("LogUpdate").is_valid(update) is is_taken(lambda: settings.update(given)) is taken
+
+
+@pytest.mark.parametrize(("load", "taken"), LOADS)
+def test_load(load, taken):
+    """The same for the parameters of a load."""
+    assert schema("LoadRequest").is_valid(load) is is_taken(lambda: decode_load(orjson.dumps(load))) is taken
+
+
+@pytest.mark.parametrize(("update", "taken"), TRACE_UPDATES)
+def test_trace_settings(update, taken, server):
+    """The same for the settings of traces."""
+    path = b"POST /v2/trace/setting HTTP/1.1\r\nHost: x\r\n"
+    body = orjson.dumps(update)
+    transport = server.connect()
+    transport.feed(b"%bContent-Length: %d\r\n\r\n%b" % (path, len(body), body))
+    ((status, _, _),) = transport.responses()
+    assert schema("TraceUpdate").is_valid(update) is (status == 200) is taken
+
+
+def test_servers_and_security():
+    """The document names the sites of proxies before its own, and says that what has no `security` is open."""
+    made = document()
+    assert made["servers"] == [{"url": "/", "description": "Where this document comes from."}]
+    assert made["security"] == []
+    versions = [ServedVersion(1, spec_of("plain", PLAIN))]
+    made = json.loads(openapi_document("triton", "1", versions, {}, ("https://models.example",)))
+    assert [each["url"] for each in made["servers"]] == ["https://models.example", "/"]
+    restricted = document(*MODELS, restricted={"inference": "key"})
+    for _, _, operation in operations(restricted):
+        assert operation.get("security", []) == ([{"key": []}] if operation["tags"] == ["inference"] else [])
+
+
+def test_generators_find_a_type_for_everything():
+    """No list is without items, and no body without a schema: generators leave out what has one."""
+
+    def check(node):
+        if isinstance(node, dict):
+            if "array" in (node.get("type"), *(node["type"] if isinstance(node.get("type"), list) else ())):
+                assert "items" in node or "prefixItems" in node, node
+            for media_type, content in node.get("content", {}).items() if isinstance(node.get("content"), dict) else ():
+                assert content["schema"], media_type
+        for each in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+            check(each)
+
+    check(whole())
+    check(document(("nothing", 1, NOTHING)))

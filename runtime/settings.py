@@ -16,6 +16,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from pyruntime.utils.errors import PyruntimeError
+from pyruntime.utils.gpu.visible import ALL_GPUS, OWN_GPU
 
 PORT_MAX = 65535
 MIB = 1 << 20
@@ -27,6 +28,7 @@ LOG_FORMATS = ("default", "ISO8601", "json")
 # An int32 in the protocols.
 LOG_VERBOSE_MAX = 2**31 - 1
 COMPRESSION_LEVELS = ("none", "low", "medium", "high")
+VISIBLE_GPUS = (ALL_GPUS, OWN_GPU)
 MODEL_CONTROL_MODES = ("none", "poll", "explicit")
 # The value of --load-model that means all models.
 ALL_MODELS = "*"
@@ -251,6 +253,7 @@ class ServerSettings:
     min_supported_compute_capability: float = 6.0
     model_load_gpu_limits: Mapping[int, float] = field(default_factory=dict)
     enable_peer_access: bool = True
+    visible_gpus: str = ALL_GPUS
     pinned_memory_pool_bytes: int = 256 * MIB
     cuda_memory_pool_bytes: Mapping[int, int] = field(default_factory=dict)
     cache_directory: str = "/opt/tritonserver/caches"
@@ -273,6 +276,7 @@ class ServerSettings:
         if not 0 <= self.log_verbose <= LOG_VERBOSE_MAX:
             raise SettingsError(f"--log-verbose must be between 0 and {LOG_VERBOSE_MAX}, not {self.log_verbose}.")
         _require_positive("--model-load-thread-count", self.model_load_thread_count)
+        _require_one_of("--visible-gpus", self.visible_gpus, VISIBLE_GPUS)
         _require_one_of("--log-format", self.log_format, LOG_FORMATS)
         _require_one_of("--grpc-infer-response-compression-level", self.grpc_compression_level, COMPRESSION_LEVELS)
         _require_one_of("--model-control-mode", self.model_control_mode, MODEL_CONTROL_MODES)

@@ -116,7 +116,10 @@ class Host:
         raise NotImplementedError
 
     def gpu_memory(self) -> Optional[Tuple[int, GpuMemory]]:
-        """The number of the model's GPU in this process, and the memory on GPUs. None if the model is on no GPU."""
+        """The number of the model's GPU in this process, and the memory on GPUs. None if the model is on no GPU.
+
+        Raises GpuError if the process does not see it.
+        """
         return None
 
 

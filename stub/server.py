@@ -69,7 +69,8 @@ class Server(Host):
         self._on_final = on_final
         self._started_ns = started_ns
         # The number of the model's GPU in this process, None if it is on none; and the memory of the process.
-        self.on_gpu: Optional[Tuple[int, Regions]] = None
+        # The UUID of the model's GPU, if it is on one.
+        self.on_gpu: Optional[Tuple[str, Regions]] = None
         self._flow = FlowControl()
         # The batch whose execute waits for room, 0 if none does.
         self.held = 0
@@ -201,8 +202,10 @@ class Server(Host):
         """See Host."""
         if self.on_gpu is None:
             return None
-        gpu, regions = self.on_gpu
-        return gpu, regions.gpu
+        from pyruntime.stub.gpus import ordinal_of  # most processes need it never
+
+        uuid, regions = self.on_gpu
+        return ordinal_of(uuid), regions.gpu
 
     def measure(self, metric: int, operation: str, value: float) -> None:
         """See Host."""

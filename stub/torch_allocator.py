@@ -32,7 +32,10 @@ def torch_allocator(byte_size: int) -> Any:
     """See pyruntime.torch_allocator."""
     if byte_size <= 0:
         raise TritonModelException(f"torch is to have a positive number of bytes, found {byte_size}")
-    found = get_host().gpu_memory()
+    try:
+        found = get_host().gpu_memory()
+    except GpuError as exc:
+        raise TritonModelException(f"torch cannot have memory of the instance's GPU: {exc.explanation}") from exc
     if found is None:
         raise TritonModelException("this instance is on no GPU, so that torch cannot allocate memory of one for others")
     torch = importlib.import_module("torch")

@@ -24,7 +24,6 @@ from pyruntime.stub.calls import Calls
 from pyruntime.stub.coroutines import Coroutines
 from pyruntime.stub.link import Link
 from pyruntime.stub.loader import describe, load_class, log_failure
-from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.memory import Regions
 from pyruntime.stub.pb_utils.model_config import ModelConfig
 from pyruntime.stub.responses import ResponseWriter, StateWriter
@@ -83,6 +82,7 @@ class Worker:
         self._class: Any = None
         self._model: Any = None
         self._root = ""
+        self._visible = os.environ.get("CUDA_VISIBLE_DEVICES")  # a model may set it
         # Created by Load, which the channel requires before any message that needs them.
         self._writer: ResponseWriter
         self._calls: Calls
@@ -283,7 +283,7 @@ class Worker:
         self._server.decoupled = decoupled
         self._writer.on_undeclared = self._server.drop
         if args.get("model_instance_kind") == "GPU":
-            self._server.on_gpu = int(args["model_instance_device_id"]), self._regions
+            self._server.on_gpu = message.location["gpu_uuid"], self._regions
         self._server.model_dir = os.path.join(args["model_repository"], args["model_version"])
         self._regions.connect(self._server.ask, self._server.tell, self._writer.lend)
         host.set_host(self._server)
@@ -296,7 +296,9 @@ class Worker:
         if hasattr(self._model, "initialize"):
             self._model.initialize(args)
         if "gpu" in message.location:
-            _check_visible(message.location["gpu"])
+            from pyruntime.stub.gpus import check_own_gpu
+
+            check_own_gpu(self._visible, message.location)
         if callable(getattr(self._model, "is_ready", None)):
             self.link.attend()  # CheckReady must be answered while execute runs, too
 
@@ -364,18 +366,3 @@ def _returned(states: List[Dict[str, Any]], outputs: Set[str]) -> Set[str]:
         if state.get("use_same_buffer_for_input_output") and not state.get("use_growable_memory")
     }
     return {state["output_name"] for state in states} - (in_place & outputs)
-
-
-def _check_visible(gpu: str) -> None:
-    """Warn if the model itself has chosen the GPU, by the number that it has here and not in the machine."""
-    from pyruntime.utils.gpu.visible import VISIBLE
-
-    visible = os.environ.get(VISIBLE, "")
-    if visible.strip().isdigit():
-        LOGGER.warning(
-            "the model has set %s to %r, which is a number in the machine: this instance is on GPU %s, the only one "
-            "that it sees otherwise. Leave the variable as it is",
-            VISIBLE,
-            visible,
-            gpu,
-        )

@@ -66,6 +66,8 @@ def find_device(jax: Any, settings: Settings, exported: Any, kind: str, device_i
         jax.config.update("jax_platforms", "cpu")  # so that no GPU is looked for
     # Each instance is a process, which would otherwise take most of the GPU's memory at once.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    if kind == "GPU":
+        jax.config.update("jax_cuda_visible_devices", device_id)  # it would have a context on each GPU that it sees
     try:
         devices = jax.devices("gpu" if kind == "GPU" else None)
     except RuntimeError as exc:
@@ -73,7 +75,7 @@ def find_device(jax: Any, settings: Settings, exported: Any, kind: str, device_i
             f"model '{settings.name}' has an instance of kind KIND_{kind}, and jax {jax.__version__} finds no such "
             "device: install jax[cuda12] for GPUs, or use KIND_CPU"
         ) from exc
-    device = devices[int(device_id) if kind == "GPU" else 0]
+    device = devices[0]
     # The names that exports have: "gpu" is one of a device only.
     names = {"cpu": ("cpu",), "gpu": ("cuda", "rocm")}.get(device.platform, (device.platform,))
     if not any(name in exported.platforms for name in names):

@@ -13,11 +13,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pyruntime.runtime.gpus.visibility import ALL
-from pyruntime.runtime.gpus.visibility import PARAMETER as VISIBLE_GPUS
 from pyruntime.runtime.repository.instance_mode import PARAMETER as INSTANCE_MODE
 from pyruntime.runtime.repository.instance_mode import THREAD
 from pyruntime.utils.errors import LoadError
+from pyruntime.utils.gpu.visible import OWN_GPU
 
 # TRITONSERVER_InstanceGroupKind.
 _KINDS = {"AUTO": 0, "CPU": 1, "GPU": 2, "MODEL": 3}
@@ -77,12 +76,11 @@ def states(config: Mapping[str, Any]) -> list[tuple[str, str, list[int], str]]:
     ]
 
 
-def memory_pools(config: Mapping[str, Any], location: Mapping[str, str]) -> tuple[int, dict[int, int]]:
+def memory_pools(location: Mapping[str, str]) -> tuple[int, dict[int, int]]:
     """The size of the pool of pinned memory, and those of GPUs by their numbers in this process, in bytes."""
     pinned, gpus = json.loads(location["memory_pools"])
-    own = location.get("gpu", "")
-    if own and config["parameters"].get(VISIBLE_GPUS, {}).get("string_value") != ALL:
-        gpus = [(0, size) for number, size in gpus if own == str(number)]
+    if location.get("visible_gpus") == OWN_GPU:
+        gpus = [(0, size) for number, size in gpus if location["gpu"] == str(number)]
     return pinned, dict(gpus)
 
 

@@ -57,7 +57,7 @@ class NativeModel:
         self.handle: Any = None
         self._location = location
         name, path = config["name"], location["library"]
-        native.set_memory_pools(*arguments.memory_pools(config, location))
+        native.set_memory_pools(*arguments.memory_pools(location))
         native.set_log(_ALL_LEVELS, int(location["log_verbose"]))
         prepare(path, model=name, preload=json.loads(location["preload"]))
         self._backend = native.Backend(

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, ClassVar, Dict, List, Mapping, Tuple
 
 import triton_python_backend_utils as pb_utils
@@ -93,11 +95,14 @@ class TritonPythonModel:
         self._results = Results(names)
         self._outputs = {tensor.name: tensor for tensor in settings.outputs}
         self._batches = BatchExecutor(self._run, TorchArrays(torch, device), names, settings.max_batch_size > 0)
+        # For what a program makes on "cuda": threads have devices of their own.
+        is_on_gpu = device is not None and device.type == "cuda"
+        self._on_device = partial(torch.cuda.device, device) if is_on_gpu else nullcontext
         self._no_gradients = torch.inference_mode if self._options.inference_mode else torch.no_grad
 
     def execute(self, requests: List[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
         """Execute the requests by one call of the model, if their shapes agree."""
-        with self._no_gradients():
+        with self._no_gradients(), self._on_device():
             responses = self._batches.execute(requests)
         if self._options.cache_cleaning and self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()

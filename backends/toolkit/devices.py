@@ -10,7 +10,10 @@ from pyruntime.utils.errors import ConfigError
 
 
 def torch_device(torch: Any, model: str, kind: str, device_id: str) -> Any:
-    """The device of an instance; None for KIND_MODEL, whose model decides. Raises ConfigError."""
+    """The device of an instance, the current one of this thread; None for KIND_MODEL, whose model decides.
+
+    Raises ConfigError.
+    """
     if kind == "MODEL":
         return None
     if kind != "GPU":
@@ -20,4 +23,6 @@ def torch_device(torch: Any, model: str, kind: str, device_id: str) -> Any:
             f"model '{model}' has an instance of kind KIND_GPU, and torch {torch.__version__} finds no GPU: "
             "install a package of torch for CUDA, or use KIND_CPU"
         )
-    return torch.device("cuda", int(device_id))
+    device = torch.device("cuda", int(device_id))
+    torch.cuda.set_device(device)  # models make tensors on "cuda", too
+    return device

@@ -348,6 +348,14 @@ LIMITS = Group(
         ),
     ),
 )
+DEVICES = Group(
+    "GPUs, of pyruntime",
+    (
+        _works(
+            "visible-gpus", STR, "all", "all, or own: the GPUs that the process of an instance sees.", "visible_gpus"
+        ),
+    ),
+)
 # Options that are not allowed in a configuration file.
 OWN = Group(
     "Of pyruntime",
@@ -357,6 +365,6 @@ OWN = Group(
         _works("debug", STR, "", "Model to run at this terminal, for breakpoint() and debuggers.", "debug_model"),
     ),
 )
-GROUPS = (*TRITON_GROUPS, HTTP_TLS, PROXIES, LIMITS, OWN)
+GROUPS = (*TRITON_GROUPS, HTTP_TLS, PROXIES, LIMITS, DEVICES, OWN)
 
 OPTIONS: dict[str, Option] = {option.name: option for group in GROUPS for option in group.options}

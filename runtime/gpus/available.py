@@ -37,6 +37,11 @@ class AvailableGpus:
         """The numbers of the GPUs that instances may use."""
         return tuple(gpu.ordinal for gpu in self.usable)
 
+    @property
+    def are_seen_one_by_one(self) -> bool:
+        """Whether no process can see all of them: CUDA shows one slice, and then no other GPU."""
+        return len(self.all) > 1 and any(gpu.is_slice for gpu in self.all)
+
     def by_number(self, number: int) -> GpuProperties:
         """The GPU with a number that a valid configuration has."""
         return next(gpu for gpu in self.all if gpu.ordinal == number)

@@ -61,6 +61,8 @@ class MachineGpus:
                 gpu.total_bytes / (1 << 30),
                 too_old,
             )
+        if AvailableGpus(self._first or ()).are_seen_one_by_one:
+            _LOG.info("a process sees one slice of a GPU at most, so the process of an instance sees its own GPU only")
 
 
 def _free(gpu: GpuProperties | None) -> int:

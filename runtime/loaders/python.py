@@ -29,7 +29,7 @@ from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
 from pyruntime.runtime.environments.environment import Environment, StubPython
 from pyruntime.runtime.execution.executor import Executor
 from pyruntime.runtime.gpus.tensor_places import check_input_tensors
-from pyruntime.runtime.gpus.visibility import sight_of
+from pyruntime.runtime.gpus.visibility import Sight, sight_of
 from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
 from pyruntime.runtime.instances.model_server import ModelServer
 from pyruntime.runtime.instances.output_findings import OutputFindings
@@ -103,7 +103,9 @@ class PythonLoader:
         await self._open_stubs(draft, draft.processes, memory, environment, connections)
         if not completed.done() and version == draft.newest:
             leader = connections[draft.processes[0].instance.name]
-            completed.set_result(await self._complete(draft, _of_instance(location, draft.processes[0]), leader))
+            completed.set_result(
+                await self._complete(draft, location | self._sight(draft, draft.processes[0].instance).location, leader)
+            )
         spec = with_initial_states(final_spec(draft, await asyncio.shield(completed)), draft.folder.path)
         spec = await _with_placed_states(spec, memory, is_native=bool(backend.library))
         model = self._factory.version(spec, version, memory, memory_usage=lambda: _reported(model.instances))
@@ -141,6 +143,10 @@ class PythonLoader:
         instances = [next(started) if stays is None else stays for _, (_, stays) in places]
         return Exchange(model, spec, instances, new, nothing_to_configure)
 
+    def _sight(self, draft: Draft, instance: InstanceSpec) -> Sight:
+        """The GPUs that the process of an instance sees. Raises LoadError."""
+        return sight_of(instance, draft.identity, draft.gpus, self._settings.visible_gpus)
+
     async def _memory(self, draft: Draft) -> RequestMemory:
         return self._factory.memory(draft)
 
@@ -172,7 +178,7 @@ class PythonLoader:
         growth = self._settings.python_backend.shm_growth_byte_size
 
         async def open_stub(instance: InstanceSpec) -> None:
-            variables = sight_of(instance, draft.identity, draft.gpus).variables
+            variables = self._sight(draft, instance).variables
             connections[instance.name] = await _patiently(
                 partial(StubConnection.open, instance.name, memory, growth, environment, variables)
             )
@@ -211,7 +217,7 @@ class PythonLoader:
         instances = []
         for process in processes:
             instance = process.instance
-            sight = sight_of(instance, draft.identity, draft.gpus)
+            sight = self._sight(draft, instance)
             args = {
                 "model_config": spec.json.decode(),
                 "model_instance_kind": instance.kind,
@@ -225,7 +231,7 @@ class PythonLoader:
                 instance.name,
                 spec,
                 model.version,
-                _of_instance(location, process),
+                location | sight.location,
                 args,
                 model.memory,
                 self._settings.python_backend.shm_growth_byte_size,
@@ -249,12 +255,6 @@ def _reported(instances: Iterable[Executor]) -> Iterable[MemoryUsage]:
     for instance in instances:
         if isinstance(instance, PythonInstance):
             yield from instance.memory_usage
-
-
-def _of_instance(location: dict[str, str], process: InstanceProcess) -> dict[str, str]:
-    """The location of a model for the stub of one of its instances."""
-    instance = process.instance
-    return location | {"gpu": str(instance.device_id)} if instance.kind == "GPU" else location
 
 
 async def _with_placed_states(spec: ModelSpec, memory: RequestMemory, is_native: bool) -> ModelSpec:

@@ -5,12 +5,15 @@
 import json
 import os
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pyruntime.backends.jax.contents import read_contents
-from pyruntime.utils.errors import LoadError
+from pyruntime.backends.jax.programs import find_device
+from pyruntime.backends.toolkit.settings import read_settings
+from pyruntime.utils.errors import ConfigError, LoadError
 
 jax = pytest.importorskip("jax", reason="jax is not installed (pip install jax)")
 export = pytest.importorskip("jax.export", reason="this jax has no jax.export (pip install -U jax)")
@@ -138,12 +141,18 @@ class TestLoading:
         """A GPU that is not there is the configuration's fault."""
         if jax.default_backend() == "gpu":
             pytest.skip("there is a GPU here")
-        from pyruntime.backends.jax.programs import find_device
-        from pyruntime.backends.toolkit.settings import read_settings
-        from pyruntime.utils.errors import ConfigError
-
         with pytest.raises(ConfigError, match=r"of kind KIND_GPU, and jax \S+ finds no such device: install jax\[cuda"):
             find_device(jax, read_settings({"name": "m"}), None, "GPU", "0")
+
+    def test_an_instance_uses_its_own_gpu_only(self):
+        """jax would make a context on each GPU that it sees."""
+        set_options = {}
+        (device,) = devices = [SimpleNamespace(platform="gpu")]
+        fake = SimpleNamespace(config=SimpleNamespace(update=set_options.__setitem__), devices=lambda kind: devices)
+        exported = SimpleNamespace(platforms=("cuda",))
+        assert find_device(fake, read_settings({"name": "m"}), exported, "GPU", "2") is device
+        assert set_options == {"jax_cuda_visible_devices": "2"}
+        jax.config.update("jax_cuda_visible_devices", "all")  # which jax knows; it is the default
 
     def test_a_type_that_cannot_be_served(self, exported, load_model):
         """Triton has no complex numbers."""

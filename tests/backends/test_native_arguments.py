@@ -43,19 +43,17 @@ def test_model():
 
 
 @pytest.mark.parametrize(
-    ("gpu", "visible", "expected"),
+    ("gpu", "expected"),
     [
-        ({}, "own", {0: 1, 2: 3}),
-        ({"gpu": "2"}, "own", {0: 3}),
-        ({"gpu": "5"}, "own", {}),
-        ({"gpu": "2"}, "all", {0: 1, 2: 3}),
+        ({}, {0: 1, 2: 3}),
+        ({"gpu": "2", "visible_gpus": "own"}, {0: 3}),
+        ({"gpu": "5", "visible_gpus": "own"}, {}),
+        ({"gpu": "2", "visible_gpus": "all"}, {0: 1, 2: 3}),
     ],
 )
-def test_memory_pools(gpu, visible, expected):
+def test_memory_pools(gpu, expected):
     """A process that sees its own GPU only has it as number 0."""
-    config = {"parameters": {"VISIBLE_GPUS": {"string_value": visible}}}
-    location = {"memory_pools": "[7, [[0, 1], [2, 3]]]", **gpu}
-    assert memory_pools(config, location) == (7, expected)
+    assert memory_pools({"memory_pools": "[7, [[0, 1], [2, 3]]]", **gpu}) == (7, expected)
 
 
 @pytest.mark.parametrize(

@@ -155,16 +155,21 @@ class TestThreads:
 
 
 class TestDevices:
+    @pytest.fixture(autouse=True)
+    def nothing_is_current(self):
+        self.current = []
+
     def torch(self, has_gpu):
         return SimpleNamespace(
             __version__="2.6",
-            cuda=SimpleNamespace(is_available=lambda: has_gpu),
+            cuda=SimpleNamespace(is_available=lambda: has_gpu, set_device=self.current.append),
             device=lambda *names: names,
         )
 
     def test_kinds(self):
         """The instance decides, but one of KIND_MODEL leaves that to its model."""
         assert torch_device(self.torch(True), "m", "GPU", "1") == ("cuda", 1)
+        assert self.current == [("cuda", 1)]  # for what a model makes on "cuda"
         assert torch_device(self.torch(True), "m", "CPU", "0") == ("cpu",)
         assert torch_device(self.torch(True), "m", "MODEL", "0") is None
 

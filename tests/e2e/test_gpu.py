@@ -15,9 +15,11 @@ pytestmark = pytest.mark.gpu
 # Doubles its input on its device, and tells what it sees.
 DOUBLE = """
 import torch
+from pyruntime.utils.gpu.inventory import seen_by_cuda
 
 class TritonPythonModel:
     def initialize(self, args):
+        torch.cuda.init()
         self.kind = args["model_instance_kind"]
         self.device = torch.device(f"cuda:{args['model_instance_device_id']}")
 
@@ -25,7 +27,7 @@ class TritonPythonModel:
         told = {
             "kind": self.kind,
             "count": torch.cuda.device_count(),
-            "uuid": os.environ["CUDA_VISIBLE_DEVICES"],
+            "uuid": seen_by_cuda()[self.device.index],
             "total": torch.cuda.mem_get_info(self.device)[1],
         }
         responses = []
@@ -74,10 +76,11 @@ def told(server, name):
 
 
 def test_own_gpu(server, gpus):
-    """Each model computes on its GPU, and sees no other one."""
+    """Each model computes on its GPU. It sees all of them, or a slice alone."""
+    count = 1 if any(gpu.is_slice for gpu in gpus) else len(gpus)
     for gpu in gpus:
         answer = told(server, f"on_{gpu.ordinal}")
-        assert (answer["kind"], answer["count"], answer["uuid"]) == ("GPU", 1, gpu.uuid)
+        assert (answer["kind"], answer["count"], answer["uuid"]) == ("GPU", count, gpu.uuid)
 
 
 def test_any_gpu(server, gpus):

@@ -18,6 +18,7 @@ from tritonclient.utils import InferenceServerException
 from tests.e2e.harness.frameworks import STAND_IN_ARRAY
 from tests.e2e.harness.gpu_models import NOTE, check_kept, infer
 from tests.e2e.harness.gpu_regions import HTTP, Region, leased, lose_broker, on_gpu, to_gpu
+from tests.e2e.harness.models import parameters
 from tests.e2e.harness.waiting import open_gate
 from tests.plugins.gpus import TWO_GPUS, TWO_PEERS
 
@@ -40,14 +41,19 @@ def here(tensor, name="seen"):
 
 def response(array):
     return pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", array)])
+
+class OnItsGpu:
+    def initialize(self, args):
+        use(int(args["model_instance_device_id"]))
 '''
 )
+# As Triton's backend of vLLM does.
+RESTRICTS_ITSELF = 'os.environ["CUDA_VISIBLE_DEVICES"] = args["model_instance_device_id"]'
 DOUBLE = (
     COMMON
     + """
-class TritonPythonModel:
-    def initialize(self, args):
-        self.kept = []
+class TritonPythonModel(OnItsGpu):
+    kept = []
 
     def execute(self, requests):
         responses = []
@@ -70,7 +76,7 @@ class TritonPythonModel:
 STREAM = (
     COMMON
     + """
-class TritonPythonModel:
+class TritonPythonModel(OnItsGpu):
     def execute(self, requests):
         for request in requests:
             sender, array = request.get_response_sender(), here(request.inputs()[0])
@@ -84,7 +90,7 @@ class TritonPythonModel:
 CALL = (
     COMMON
     + """
-class TritonPythonModel:
+class TritonPythonModel(OnItsGpu):
     def execute(self, requests):
         return [self.one(request) for request in requests]
 
@@ -147,6 +153,10 @@ def repository(write_model, tmp_path_factory):
         write_model(folder, f"double{gpu}", DOUBLE, config)
         write_model(folder, f"again{gpu}", DOUBLE, config)
         write_model(folder, f"call{gpu}", CALL, config)
+    on_1 = CONFIG.replace("GPU ]", "1 ]")
+    restricted = RESTRICTS_ITSELF.join(DOUBLE.split('use(int(args["model_instance_device_id"]))'))
+    write_model(folder, "restricted", restricted, on_1)
+    write_model(folder, "own", DOUBLE, on_1 + parameters(VISIBLE_GPUS="own"))
     write_model(
         folder, "stream", STREAM, CONFIG.replace("GPU ]", "1 ]") + "model_transaction_policy { decoupled: true }"
     )
@@ -180,13 +190,17 @@ def between_gpus(server, machine, region):
     return infer
 
 
+@pytest.mark.parametrize("callee", ["double1", "restricted", "own"])
 @pytest.mark.parametrize("count", [4, 3_000_000], ids=["small", "large"])
-def test_calls(between_gpus, seen, count):
-    """The input and the output of a call go from GPU to GPU, and nothing of it to main memory."""
+def test_calls(between_gpus, seen, count, callee):
+    """The input and the output of a call go from GPU to GPU, and nothing of it to main memory.
+
+    Whatever number the GPU of the callee has in its process.
+    """
     array = np.arange(count)
     for _ in range(3):
-        assert_array_equal(between_gpus("call0", array, "double1"), array * 70)
-    assert (seen("call0"), seen("double1"), seen("call0", "back")) == ("GGG", "GGG", "GGG")
+        assert_array_equal(between_gpus("call0", array, callee), array * 70)
+    assert (seen("call0"), seen(callee), seen("call0", "back")) == ("GGG", "GGG", "GGG")
 
 
 def test_ensembles(between_gpus, seen):
@@ -355,7 +369,7 @@ def test_through_main_memory(serving, machine, gpus, repository, seen, described
 GATED = (
     COMMON
     + """
-class TritonPythonModel:
+class TritonPythonModel(OnItsGpu):
     def execute(self, requests):
         (request,) = requests
         tensor = request.inputs()[0]

@@ -146,7 +146,7 @@ TWICE = FP32_IN_OUT.replace('backend: "python"', 'platform: "custom"')
 FP32_IN = FP32_IN_OUT.partition("output")[0]
 RESULT = 'output [ { name: "RESULT" data_type: TYPE_STRING dims: [ 1 ] } ]'
 # The number of GPU 1 in the process of each model.
-MODELS = {"in_server": 1, "isolated": 0}
+MODELS = {"in_server": 1, "isolated": 1, "isolated_own": 0}
 
 
 @pytest.fixture(scope="module")
@@ -163,11 +163,12 @@ def server(serving, write_model, tmp_path_factory, machine, compile_library, ins
     write_model(repository, "in_server", None, CONFIG)
     reads = parameters(EXECUTION_MODE="process", FORCE_CPU_ONLY_INPUT_TENSORS="no")
     write_model(repository, "isolated", None, CONFIG, reads)
+    write_model(repository, "isolated_own", None, CONFIG, reads + parameters(VISIBLE_GPUS="own"))
     decoupled = "model_transaction_policy { decoupled: true }"
     write_model(repository, "streams", None, CONFIG, reads + decoupled)
     on_gpu = "instance_group { kind: KIND_GPU gpus: [ 1 ] }"
-    write_model(repository, "make", STAND_IN_ARRAY + ON_GPU, FP32_IN_OUT, on_gpu)
-    write_model(repository, "give", STAND_IN_ARRAY + ON_GPU, FP32_IN, RESULT + on_gpu)
+    write_model(repository, "make", STAND_IN_ARRAY + "use(1)\n" + ON_GPU, FP32_IN_OUT, on_gpu)
+    write_model(repository, "give", STAND_IN_ARRAY + "use(1)\n" + ON_GPU, FP32_IN, RESULT + on_gpu)
     write_model(repository, "plus", PLUS, FP32_IN_OUT)
     write_model(repository, "take", TAKE, CONFIG.replace("gpu_memory", "python"), WHERE)
     reads = parameters(FORCE_CPU_ONLY_INPUT_TENSORS="no")
@@ -284,7 +285,7 @@ def test_preferred_memory(server, model):
 def test_tensors_of_other_models(server):
     """An input from a model on the same GPU stays there, where the backend's process wants that."""
     values = {"IN": np.array([1, 2], np.float32)}
-    assert server.infer("give", values).as_numpy("RESULT").tolist() == [b"8 bytes in GPU 0\n2 3 \n"]
+    assert server.infer("give", values).as_numpy("RESULT").tolist() == [b"8 bytes in GPU 1\n2 3 \n"]
 
 
 def told(result):
@@ -301,7 +302,7 @@ def ask(server, model, *lines, id=""):
 def test_outputs_for_callers(server):
     """An output is written on the GPU, where its reader is a caller there. Memory that is preferred counts."""
     for _ in range(3):  # the memory is used again
-        assert told(ask(server, "take", "output OUT gpu 0 1 2 3")) == ("GPU 0", "GPU 0", [1, 2, 3])
+        assert told(ask(server, "take", "output OUT gpu 1 1 2 3")) == ("GPU 1", "GPU 1", [1, 2, 3])
     assert told(ask(server, "take", "output OUT pinned 0 4")) == ("CPU 0", "main memory", [4])
     assert told(ask(server, "take", "output OUT gpu 7 5")) == ("CPU 0", "main memory", [5])  # there is none
 
@@ -309,17 +310,17 @@ def test_outputs_for_callers(server):
 def test_outputs_of_streams(server):
     """The same for a decoupled model, whose responses are sent one by one."""
     for _ in range(3):
-        assert told(ask(server, "take", "output OUT gpu 0 1 2 3", id="streams")) == ("GPU 0", "GPU 0", [1, 2, 3])
+        assert told(ask(server, "take", "output OUT gpu 1 1 2 3", id="streams")) == ("GPU 1", "GPU 1", [1, 2, 3])
 
 
 def test_outputs_for_steps(server):
     """The same in an ensemble."""
-    assert told(ask(server, "chain", "output OUT gpu 0 1 2")) == ("GPU 0", "GPU 0", [2, 3])
+    assert told(ask(server, "chain", "output OUT gpu 1 1 2")) == ("GPU 1", "GPU 1", [2, 3])
     assert told(ask(server, "chain", "output OUT cpu 0 1 2")) == ("CPU 0", "main memory", [2, 3])
 
 
 @pytest.mark.parametrize("device", [0, 1])
-@pytest.mark.parametrize(("name", "place"), [("in_server", "CPU 0"), ("isolated", "GPU 0")])
+@pytest.mark.parametrize(("name", "place"), [("in_server", "CPU 0"), ("isolated", "GPU 1"), ("isolated_own", "GPU 0")])
 def test_memory_of_clients(server, machine, name, device, place):
     """It is copied to main memory for a backend in the server, and back; one in a process of its own uses its GPU.
 
@@ -348,36 +349,36 @@ def test_old_custom_backends(server):
     """A library of version 2 reads and writes tensors on the GPU between such models, and else in main memory."""
     values = {"IN": np.array([1, 2], np.float32)}
     result = server.infer("old", values)
-    assert (result.as_numpy("WHERE").item(), result.as_numpy("OUT").tolist()) == (b"GPU 0", [5, 7])
+    assert (result.as_numpy("WHERE").item(), result.as_numpy("OUT").tolist()) == (b"GPU 1", [5, 7])
     assert server.infer("twice", values).as_numpy("OUT").tolist() == [2, 4]
 
 
 def test_outputs_without_room(server, machine):
     """An output is in main memory where a GPU has no memory left, and the next one need not be."""
-    large = "discard OUT 0 5000000"
+    large = "discard OUT 1 5000000"
     with machine.failing(allocate="CUDA_ERROR_OUT_OF_MEMORY"):
         assert told(ask(server, "take", "output OUT pinned 0 1", large)) == ("CPU 0\nCPU 0", "main memory", [1])
-    assert told(ask(server, "take", "output OUT gpu 0 1", large)) == ("GPU 0\nGPU 0", "GPU 0", [1])
+    assert told(ask(server, "take", "output OUT gpu 1 1", large)) == ("GPU 1\nGPU 1", "GPU 1", [1])
 
 
 def test_outputs_that_are_not_sent(server, wait_until):
     """Memory of a response that is deleted is free again, and what is not needed then goes back."""
-    ask(server, "take", "output OUT gpu 0 1")
+    ask(server, "take", "output OUT gpu 1 1")
     before = leased(server, "GPU-2")
-    assert told(ask(server, "take", *["discard OUT 0 5000000"] * 5, "output OUT gpu 0 1"))[0] == "\n".join(
-        ["GPU 0"] * 6
+    assert told(ask(server, "take", *["discard OUT 1 5000000"] * 5, "output OUT gpu 1 1"))[0] == "\n".join(
+        ["GPU 1"] * 6
     )
     wait_until(lambda: leased(server, "GPU-2") == before)
 
 
 def test_outputs_of_a_process_that_ends(server, wait_until):
     """Its memory goes back. The process that takes its place gets memory of its own."""
-    assert told(ask(server, "take", "output OUT gpu 0 1"))[0] == "GPU 0"
+    assert told(ask(server, "take", "output OUT gpu 1 1"))[0] == "GPU 1"
     before = leased(server, "GPU-2")
-    (stub,) = [each for each in server.family() if each.title.startswith("triton_python_backend_stub isolated")]
+    (stub,) = [each for each in server.family() if each.title.startswith("triton_python_backend_stub isolated_0")]
     os.kill(stub.pid, signal.SIGKILL)
     wait_until(lambda: leased(server, "GPU-2") < before)
-    assert told(ask(server, "take", "output OUT gpu 0 1")) == ("GPU 0", "GPU 0", [1])
+    assert told(ask(server, "take", "output OUT gpu 1 1")) == ("GPU 1", "GPU 1", [1])
     wait_until(lambda: leased(server, "GPU-2") == before)
 
 

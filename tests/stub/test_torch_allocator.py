@@ -15,6 +15,7 @@ from pyruntime.stub import host, torch_allocator
 from pyruntime.stub.host import Host
 from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.stub.torch_allocator import FREE, LIBRARY, MALLOC
+from pyruntime.utils.gpu.driver import gpu_error
 from pyruntime.utils.gpu.native import NativeFunctions
 
 RANGE = 1 << 16
@@ -259,6 +260,17 @@ def test_torch_without_cuda(on_gpu, torch):
     with pytest.raises(TritonModelException, match=r"torch 2\.0 cannot use a GPU here"):
         pyruntime.torch_allocator(BLOCK)
     assert on_gpu.reserves == []
+
+
+def test_a_model_that_has_hidden_its_gpu_has_no_memory_of_it(on_gpu, torch, monkeypatch):
+    """By CUDA_VISIBLE_DEVICES."""
+
+    def unseen():
+        raise gpu_error("CUDA_ERROR_INVALID_DEVICE", "open", "this process does not see GPU GPU-1")
+
+    monkeypatch.setattr(host.get_host(), "gpu_memory", unseen)
+    with pytest.raises(TritonModelException, match="the instance's GPU: this process does not see GPU GPU-1"):
+        pyruntime.torch_allocator(BLOCK)
 
 
 @pytest.mark.parametrize("size", [0, -1])

@@ -12,12 +12,13 @@ import ctypes
 import importlib
 import uuid
 from contextlib import contextmanager
-from typing import Any, Iterator, Tuple
+from typing import Any, Iterator, List, Optional, Tuple
 
 import numpy as np
 
 from pyruntime.utils.gpu.driver import (
     HANDLE_BYTES,
+    GpuError,
     GpuHandleError,
     GpuLostError,
     GpuMissingError,
@@ -55,11 +56,7 @@ class CudaGpu:
     # Properties.
 
     def properties(self) -> GpuProperties:
-        name = self._call("cuDeviceGetName", _NAME_BYTES, self._device).split(b"\0")[0].decode(errors="replace")
-        is_slice = " MIG " in name  # the driver has no other sign of it
-        # The second version knows slices. It is the only one in newer packages, without this ending of its name.
-        get_uuid = "cuDeviceGetUuid_v2" if hasattr(self._cuda, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
-        id = uuid.UUID(bytes=bytes(self._call(get_uuid, self._device).bytes))
+        name, id, is_slice = _identity(self._cuda, self._device)
         attributes = self._cuda.CUdevice_attribute
         major = self._call(
             "cuDeviceGetAttribute", attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, self._device
@@ -69,8 +66,7 @@ class CudaGpu:
         )
         with self._current():
             free, total = self._call("cuMemGetInfo")
-        prefix = "MIG" if is_slice else "GPU"
-        return GpuProperties(self._ordinal, f"{prefix}-{id}", name, (major, minor), total, free, is_slice)
+        return GpuProperties(self._ordinal, id, name, (major, minor), total, free, is_slice)
 
     @property
     def stream(self) -> int:
@@ -193,6 +189,16 @@ class CudaGpu:
         return made
 
 
+def seen() -> Optional[List[str]]:
+    """See inventory.py. Initializes nothing."""
+    try:
+        driver = importlib.import_module(_PACKAGE)
+        count = _call(driver, "cuDeviceGetCount")
+    except (ImportError, RuntimeError, GpuError):  # no package; no driver; CUDA is not initialized
+        return None
+    return [_identity(driver, _call(driver, "cuDeviceGet", ordinal))[1] for ordinal in range(count)]
+
+
 def device_of(pointer: int) -> int:
     """See inventory.py. All memory of a process has addresses of its own, so that no context of a GPU is needed."""
     driver = _driver()
@@ -211,6 +217,16 @@ def _driver() -> Any:
     except RuntimeError as exc:  # the package finds no driver
         raise GpuMissingError("CUDA_ERROR_NOT_INITIALIZED", "cuInit", str(exc)) from exc
     return driver
+
+
+def _identity(driver: Any, device: Any) -> Tuple[str, str, bool]:
+    """The name and the UUID of a device, and whether it is a slice."""
+    name = _call(driver, "cuDeviceGetName", _NAME_BYTES, device).split(b"\0")[0].decode(errors="replace")
+    is_slice = " MIG " in name  # the driver has no other sign of it
+    # The second version knows slices. It is the only one in newer packages, without this ending of its name.
+    get_uuid = "cuDeviceGetUuid_v2" if hasattr(driver, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
+    id = uuid.UUID(bytes=bytes(_call(driver, get_uuid, device).bytes))
+    return name, f"{'MIG' if is_slice else 'GPU'}-{id}", is_slice
 
 
 def _call(driver: Any, function: str, *arguments: Any) -> Any:

@@ -8,7 +8,7 @@ The variable STAND_IN names a file that describes GPUs which do not exist: see m
 from __future__ import annotations
 
 import os
-from typing import List
+from typing import List, Optional
 
 from pyruntime.utils.gpu.driver import Gpu, GpuProperties
 from pyruntime.utils.gpu.visible import VISIBLE, visible
@@ -29,6 +29,21 @@ def find_gpus() -> List[GpuProperties]:
 
         gpus = find_by_nvml()
     return visible(gpus, os.environ.get(VISIBLE))
+
+
+def seen_by_cuda() -> Optional[List[str]]:
+    """The UUIDs of the GPUs that this process uses, in CUDA's order; None as long as CUDA is not initialized here.
+
+    CUDA reads CUDA_VISIBLE_DEVICES then, and never again.
+    """
+    path = os.environ.get(STAND_IN)
+    if path:
+        from pyruntime.utils.gpu import stand_in
+
+        return stand_in.seen(path)
+    from pyruntime.utils.gpu import cuda
+
+    return cuda.seen()
 
 
 def device_of(pointer: int) -> int:

@@ -7,6 +7,7 @@ It keeps the rules of the driver, and is stricter where the driver leaves the re
 - A handle is invalid in the process that exported it, on another GPU unless that is a peer, and after its memory is
   freed. An event is invalid on all other GPUs. What is open twice must be closed twice.
 - Memory must not be freed while another process has it open, nor used after the process that owns it has ended.
+- CUDA_VISIBLE_DEVICES counts when a process first uses a GPU of a machine, and never again.
 - A process must wait for an event behind a copy of another process before it reads the result. Each process counts its
   copies. An event carries that number, and memory the numbers of the last copies to its parts, until their process has
   called `settle`; `_seen` is how far this process has waited for each other one. A framework has streams of its own,
@@ -21,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import os
 import weakref
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from pyruntime.utils.gpu.driver import GpuLostError, GpuProperties, gpu_error
 from pyruntime.utils.gpu.machine import Machine, parse_machine
@@ -47,6 +48,8 @@ _ADDRESSES = 1 << 44
 
 # Those that this process uses.
 _gpus: weakref.WeakSet[StandInGpu] = weakref.WeakSet()
+# CUDA_VISIBLE_DEVICES as it was when this process first used a GPU of a machine, by the machine's file.
+_visible: Dict[str, Optional[str]] = {}
 
 
 def _device(uuid: str) -> bytes:
@@ -60,6 +63,7 @@ class StandInGpu:
     def __init__(self, path: str, ordinal: int = 0) -> None:
         """Raises GpuMissingError if there is no GPU with this number."""
         self._path = path
+        _visible.setdefault(path, os.environ.get(VISIBLE))
         self._ordinal = ordinal
         self._memory: Dict[int, Shared] = {}
         self._events: Dict[int, Shared] = {}
@@ -257,7 +261,7 @@ class StandInGpu:
             return parse_machine(file.read())
 
     def _gpus(self, machine: Machine) -> List[GpuProperties]:
-        return visible(machine.gpus, os.environ.get(VISIBLE))
+        return visible(machine.gpus, _visible[self._path])
 
     def _begin(self, call: str) -> Machine:
         """Raise the error that the file asks for. A GPU that is lost stays so in this process."""
@@ -339,6 +343,15 @@ class StandInGpu:
             raise gpu_error("CUDA_ERROR_NOT_READY", call, "the event was never recorded")
         self._seen[writer] = max(copy, self._seen.get(writer, 0))
         return writer, copy
+
+
+def seen(path: str) -> Optional[List[str]]:
+    """See seen_by_cuda of inventory.py."""
+    if path not in _visible:
+        return None
+    with open(path) as file:
+        gpus = parse_machine(file.read()).gpus
+    return [gpu.uuid for gpu in visible(gpus, _visible[path])]
 
 
 def device_of(pointer: int) -> int:

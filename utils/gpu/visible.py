@@ -16,6 +16,8 @@ from typing import List, Optional, Sequence
 from pyruntime.utils.gpu.driver import GpuProperties
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+# What the process of an instance sees: see runtime/gpus/visibility.py.
+ALL_GPUS, OWN_GPU = "all", "own"
 
 
 def visible(gpus: Sequence[GpuProperties], value: Optional[str]) -> List[GpuProperties]:

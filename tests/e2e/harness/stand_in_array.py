@@ -12,13 +12,16 @@ from pyruntime.stub.pb_utils import dlpack
 
 # The framework's own stream.
 STREAM = 7
+# The GPU of new arrays: see `use`.
+current = [0]
 NAMES = {np.dtype(np.int64): "INT64", np.dtype(np.float32): "FP32"}
 
 
 class Array:
     """An array in memory of its own."""
 
-    def __init__(self, contents, gpu=0):
+    def __init__(self, contents, gpu=None):
+        gpu = current[0] if gpu is None else gpu
         self.gpu = gpu_of(gpu)
         self.device = gpu
         self.shape, self.dtype = contents.shape, contents.dtype
@@ -83,6 +86,11 @@ def read(gpu, pointer, shape, dtype):
 # What models of all frameworks use.
 make = Array
 take = Taken
+
+
+def use(gpu):
+    """Have all new arrays on the GPU with this number in this process."""
+    current[0] = gpu
 
 
 def times(array, factor):

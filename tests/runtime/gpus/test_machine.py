@@ -38,6 +38,18 @@ def test_numbers_stay(caplog):
     ]
 
 
+def test_slices_among_others_are_said_once(caplog):
+    """A process can see one of them only."""
+    slices = [gpu(0, "MIG-a")._replace(is_slice=True), gpu(1, "GPU-b")]
+    with caplog.at_level(logging.INFO):
+        machine = MachineGpus(SETTINGS, lambda: slices)
+        machine.read()
+        machine.read()
+    assert [each.getMessage() for each in caplog.records][2:] == [
+        "a process sees one slice of a GPU at most, so the process of an instance sees its own GPU only"
+    ]
+
+
 def test_none():
     """A machine without GPUs is searched once."""
     machine = MachineGpus(SETTINGS, iter([()]).__next__)

@@ -12,48 +12,76 @@ from pyruntime.utils.gpu.driver import GpuProperties
 
 from ..model_specs import spec_from
 
-GPUS = AvailableGpus(
-    tuple(
-        GpuProperties(number, uuid, "G", (8, 0), 100, 100, uuid.startswith("MIG"))
-        for number, uuid in enumerate(["GPU-a", "GPU-b", "MIG-c"])
+
+def gpus(*uuids):
+    return AvailableGpus(
+        tuple(
+            GpuProperties(number, uuid, "G", (8, 0), 100, 100, uuid.startswith("MIG"))
+            for number, uuid in enumerate(uuids)
+        )
     )
-)
 
 
-def sight(kind, number, mode=None):
+GPUS = gpus("GPU-a", "GPU-b", "MIG-c")
+WHOLE = gpus("GPU-a", "GPU-b")
+
+
+def sight(found, kind, number, mode=None, default="all"):
     parameter = f'parameters {{ key: "VISIBLE_GPUS" value: {{ string_value: "{mode}" }} }}' if mode else ""
-    return sight_of(InstanceSpec("m_0", kind, number), spec_from(parameter), GPUS)
+    return sight_of(InstanceSpec("m_0", kind, number), spec_from(parameter), found, default)
 
 
-def test_own_gpu():
-    """One GPU by its UUID, or one slice; it is number 0 there, because it is the only one."""
-    assert sight("GPU", 1) == sight("GPU", 1, "own") == ({"CUDA_VISIBLE_DEVICES": "GPU-b"}, 0)
-    assert sight("GPU", 2) == ({"CUDA_VISIBLE_DEVICES": "MIG-c"}, 0)
+@pytest.mark.parametrize(("mode", "default"), [(None, "all"), ("all", "all"), ("all", "own")])
+def test_by_default_a_process_sees_what_the_server_sees(mode, default):
+    """With the server's number."""
+    assert sight(WHOLE, "GPU", 1, mode, default) == (
+        {},
+        1,
+        {"gpu": "1", "gpu_uuid": "GPU-b", "visible_gpus": "all"},
+    )
 
 
-def test_all_gpus():
-    """All of them, in the order of the server, with its numbers."""
-    assert sight("GPU", 1, "all") == ({"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b,MIG-c"}, 1)
+@pytest.mark.parametrize(("mode", "default"), [(None, "own"), ("own", "all"), ("own", "own")])
+def test_own_gpu_by_the_model_or_by_the_server(mode, default):
+    """By its UUID; it is number 0 there, because it is the only one."""
+    assert sight(WHOLE, "GPU", 1, mode, default) == (
+        {"CUDA_VISIBLE_DEVICES": "GPU-b"},
+        0,
+        {"gpu": "1", "gpu_uuid": "GPU-b", "visible_gpus": "own"},
+    )
+
+
+@pytest.mark.parametrize(("number", "uuid"), [(1, "GPU-b"), (2, "MIG-c")])
+@pytest.mark.parametrize("default", ["own", "all"])
+def test_where_one_gpu_is_a_slice_each_process_sees_its_own_only(number, uuid, default):
+    """A process that sees a slice sees nothing else, so that a whole GPU must be named as well."""
+    assert sight(GPUS, "GPU", number, default=default)[:2] == ({"CUDA_VISIBLE_DEVICES": uuid}, 0)
+
+
+def test_the_only_slice_of_a_server_is_seen_as_it_is():
+    """Its number is 0 anyway."""
+    assert sight(gpus("MIG-c"), "GPU", 0)[:2] == ({}, 0)
 
 
 @pytest.mark.parametrize("kind", ["CPU", "MODEL"])
-@pytest.mark.parametrize("mode", [None, "all"])
+@pytest.mark.parametrize("mode", [None, "all", "own"])
 def test_no_gpu(kind, mode):
     """What is not on a GPU sees what the server sees."""
-    assert sight(kind, 0, mode) == ({}, 0)
+    assert sight(GPUS, kind, 0, mode) == ({}, 0, {})
 
 
 @pytest.mark.parametrize(
     ("number", "mode", "problem"),
     [
-        (0, "some", "model 'm' has the parameter VISIBLE_GPUS 'some', which must be 'own' or 'all'"),
-        (2, "all", "is on GPU 2, which is a slice of one: a process sees one slice only, so that it must be 'own'"),
+        (0, "some", "model 'm' has the parameter VISIBLE_GPUS 'some', which must be 'all' or 'own'"),
+        (2, "all", "a GPU of the server is a slice of one: a process sees one slice, and no GPU beside it"),
+        (0, "all", "a GPU of the server is a slice of one: a process sees one slice, and no GPU beside it"),
     ],
 )
 def test_refusals(number, mode, problem):
     """What CUDA cannot do is refused when the model is loaded."""
     with pytest.raises(LoadError, match=problem):
-        sight("GPU", number, mode)
+        sight(GPUS, "GPU", number, mode)
 
 
 def test_server():

@@ -16,6 +16,7 @@ class CUresult(enum.Enum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_VALUE = 1
     CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_NOT_INITIALIZED = 3
     CUDA_ERROR_INVALID_DEVICE = 101
     CUDA_ERROR_INVALID_CONTEXT = 201
     CUDA_ERROR_ILLEGAL_ADDRESS = 700
@@ -87,6 +88,9 @@ class FakeDriver:
 
     def cuGetErrorString(self, error):
         return CUresult.CUDA_SUCCESS, b"out of memory" if error is CUresult.CUDA_ERROR_OUT_OF_MEMORY else None
+
+    def cuDeviceGetCount(self):
+        return 2
 
     def cuDeviceGet(self, ordinal):
         return ordinal + 40
@@ -190,6 +194,7 @@ class FakeDriver:
 BEFORE = {
     "cuInit",
     "cuDeviceGet",
+    "cuDeviceGetCount",
     "cuDeviceGetName",
     "cuDeviceGetUuid",
     "cuDeviceGetUuid_v2",

@@ -12,7 +12,7 @@ import pytest
 
 from pyruntime.utils.gpu.cuda import CudaGpu
 from pyruntime.utils.gpu.driver import GpuHandleError, GpuLostError, GpuMemoryError, GpuMissingError, GpuProperties
-from pyruntime.utils.gpu.inventory import STAND_IN, device_of, open_gpu
+from pyruntime.utils.gpu.inventory import STAND_IN, device_of, open_gpu, seen_by_cuda
 from tests.utils.gpu.fake_driver import CUdevice_attribute, CUpointer_attribute, CUresult, FakeDriver
 
 PACKAGE = "cuda.bindings.driver"
@@ -130,6 +130,15 @@ def test_slices(driver, monkeypatch):
     monkeypatch.setattr(driver, "cuDeviceGetUuid_v2", lambda _: newer, raising=False)
     properties = CudaGpu().properties()
     assert (properties.uuid, properties.is_slice) == ("MIG-01020304-0506-0708-090a-0b0c0d0e0f10", True)
+
+
+def test_the_gpus_of_a_process_are_asked_of_the_driver_once_it_is_initialized(driver, monkeypatch):
+    """And are not known before. The driver is not initialized for the question."""
+    driver.fails["cuDeviceGetCount"] = "CUDA_ERROR_NOT_INITIALIZED"
+    assert seen_by_cuda() is None
+    driver.fails.clear()
+    assert seen_by_cuda() == ["GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"] * 2
+    assert "cuInit" not in driver.log
 
 
 def test_errors(driver):

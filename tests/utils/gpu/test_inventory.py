@@ -5,7 +5,7 @@
 import pytest
 
 from pyruntime.utils.gpu.driver import GpuProperties
-from pyruntime.utils.gpu.inventory import find_gpus
+from pyruntime.utils.gpu.inventory import find_gpus, seen_by_cuda
 from pyruntime.utils.gpu.machine import parse_machine
 from pyruntime.utils.gpu.nvml import find_by_nvml
 from pyruntime.utils.gpu.visible import VISIBLE
@@ -17,6 +17,16 @@ def test_stand_in(machine, monkeypatch):
     assert [gpu.uuid for gpu in find_gpus()] == ["GPU-1", "GPU-2"]
     monkeypatch.setenv(VISIBLE, "GPU-2")
     assert find_gpus() == [GpuProperties(0, "GPU-2", "Stand-in", (8, 0), 100, 70, False)]
+
+
+def test_cuda_sees_what_was_visible_when_it_was_initialized(machine, monkeypatch):
+    """As long as a process has used no GPU nobody knows; afterwards the variable has no effect."""
+    assert seen_by_cuda() is None
+    monkeypatch.setenv(VISIBLE, "GPU-2,GPU-1")
+    assert machine.gpu(0).properties().uuid == "GPU-2"
+    monkeypatch.setenv(VISIBLE, "1")
+    assert seen_by_cuda() == ["GPU-2", "GPU-1"]
+    assert machine.gpu(1).properties().uuid == "GPU-1"
 
 
 def test_faults():

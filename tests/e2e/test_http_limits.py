@@ -119,6 +119,19 @@ def test_many_bodies_that_never_come(server):
         assert server.shared_bytes() <= before + (1 << 30) + 20 * size
 
 
+@pytest.mark.parametrize(
+    ("path", "status"), [("/v2/repository/models/identity/load", 400), ("/v2/models/identity/infer", 400), ("/no", 404)]
+)
+def test_client_that_reads_only_after_it_has_sent_everything(server, path, status):
+    """It reads why it is refused, however much it has sent: it is not reset."""
+    piece = bytes(MIB)
+    with server.connect() as sock:
+        sock.sendall(f"POST {path} HTTP/1.1\r\nHost: any\r\nContent-Length: {2000 * MIB}\r\n\r\n".encode())
+        for _ in range(2000):
+            sock.sendall(piece)
+        assert read_status(sock) == status
+
+
 def test_large_body_while_memory_is_promised_to_others(server):
     """It is received all the same."""
     head, _ = infer_head(60 * MIB)

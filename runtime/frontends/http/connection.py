@@ -26,7 +26,8 @@ from pyruntime.runtime.frontends.http.health_reserve import HEALTH, HEALTH_CONNE
 from pyruntime.runtime.frontends.http.incoming_body import IncomingBody
 from pyruntime.runtime.frontends.http.infer_exchange import InferExchange
 from pyruntime.runtime.frontends.http.known_exchange import begin_known, may_be_known
-from pyruntime.runtime.frontends.http.lending import Lending
+from pyruntime.runtime.frontends.http.lending import CLIENT_SOCKETS_SHARE, Lending
+from pyruntime.runtime.frontends.http.lingering import DISCARDED_BYTES_MAX, Lingering
 from pyruntime.runtime.frontends.http.repeated_requests import find_answer
 from pyruntime.runtime.frontends.http.request_head import HEAD_BYTES_MAX, HEAD_END, BadRequest, Head, too_long
 from pyruntime.runtime.frontends.http.response_head import CONTINUE
@@ -38,19 +39,10 @@ from pyruntime.runtime.inference.pending_bytes import Claim, Share
 PIPELINED_MAX = 64
 # The bytes that are read while a stream's request waits for its turn. More wait in the socket; while it is not read, a
 # client that leaves is found only when something is sent to it.
-READ_AHEAD_BYTES_MAX = 64 << 10
-# The bytes that a refused request may still send before its connection is cut: many clients read the answer only after
-# they have sent everything.
-DISCARDED_BYTES_MAX = 1 << 30
-
-# The share of the connections that may have one more descriptor each, for native threads that answer over them. The
-# other descriptors are left for connections, which are more important.
-CLIENT_SOCKETS_SHARE = 0.5
-# TLS begins with these bytes. No request does.
+READ_AHEAD_BYTES_MAX = 64 << 10  # TLS begins with these bytes. No request does.
 _TLS = b"\x16\x03"
-# The endpoint of nearly all requests. A local name spares the hot path a lookup.
-_INFER = Endpoint.MODEL_INFER
-_STREAM = Endpoint.MODEL_GENERATE_STREAM
+# Local names spare the hot path a lookup.
+_INFER, _STREAM = Endpoint.MODEL_INFER, Endpoint.MODEL_GENERATE_STREAM
 # The first request of a read may be handled at once if it is to one of these. All others make documents, or do more.
 _PROMPT = frozenset({*HEALTH, Endpoint.MODEL_READY, Endpoint.MODEL_GENERATE, Endpoint.MODEL_GENERATE_STREAM})
 # A read that begins like this is handled at once however many others there are.
@@ -67,7 +59,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     transport: asyncio.Transport | None = None
     # The body that is arriving.
     _body: IncomingBody | None = None
-    _discarded = 0
+    # All that comes is discarded: the last request is refused, and its body was still arriving.
+    _lingering: Lingering | None = None
     # The beginning of a head, or bytes that were read while too many requests were due, or wait for a turn.
     _rest = b""
     # A request has begun since the last `check`.
@@ -178,13 +171,15 @@ class HttpConnection(asyncio.BufferedProtocol):
                     return
                 self._complete(body)
             return
+        lingering = self._lingering
+        if lingering is not None:
+            if not lingering.take(nbytes):
+                self.abort()
+            return
         data = _READ_BUFFER[:nbytes].tobytes()
         if self.exchanges:
             self._state.settle()
-        try:
-            self._received(data)
-        except BadRequest as exc:
-            self._refuse(exc.status, str(exc))
+        self._read(data)
 
     def _settle(self) -> None:
         """Process the answers of native threads, and have these threads answer nothing more on this connection."""
@@ -221,6 +216,8 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._rest = data  # no longer than one read; `answered` goes on with it
                 self._throttle()
                 return
+            if self._ended:
+                return  # an earlier request was the last one
             end = data.find(HEAD_END) + len(HEAD_END)
             if end < len(HEAD_END):
                 if len(data) > HEAD_BYTES_MAX:
@@ -229,8 +226,6 @@ class HttpConnection(asyncio.BufferedProtocol):
                     raise BadRequest("this port speaks HTTP without TLS")
                 self._rest = data
                 return
-            if self._ended:
-                return  # an earlier request was the last one
             head = self._read_head(data[:end])
             endpoint = head.route.endpoint
             if endpoint is _STREAM and self._must_wait_for_answers():
@@ -281,16 +276,21 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _begin_body(self, exchange: Exchange, head: Head) -> None:
         self._body = body = IncomingBody(exchange, head)
-        if not exchange.check_head() and head.expects_continue:
-            # The client gets the refusal at once. It may or may not send the body, so the connection must end.
-            self._body = None
-            self._ended = True
-            exchange.keep_alive = False
-            exchange.finish(b"")
+        if not exchange.check_head() and (head.expects_continue or head.content_length > DISCARDED_BYTES_MAX):
+            self._refuse_early(exchange)
             return
         self._owes_continue = head.expects_continue
         self._continue()
         body.seek_memory()
+
+    def _refuse_early(self, exchange: Exchange) -> None:
+        """Answer a refused request whose body is still to come, or not: its client may have waited for the answer."""
+        self._body = None
+        self._ended = True
+        self._owes_continue = False
+        self._lingering = Lingering()
+        exchange.keep_alive = False
+        exchange.finish(b"")
 
     def _continue(self) -> None:
         """Tell the client to send its body, once all earlier requests are answered."""
@@ -308,6 +308,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._throttle()
             return b""
         rest = body.take(data)
+        if self._body is not body:  # the request is refused, and the body much too long to be read to its end
+            return b""
         if body.is_complete:
             self._complete(body)
         elif rest and body.direct is None and self._must_wait(rest):
@@ -352,8 +354,11 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _read_rest(self) -> None:
         """Handle the bytes that were left when too many requests were due."""
         rest, self._rest = self._rest, b""
+        self._read(rest)
+
+    def _read(self, data: bytes) -> None:
         try:
-            self._received(rest)
+            self._received(data)
         except BadRequest as exc:
             self._refuse(exc.status, str(exc))
 
@@ -399,10 +404,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._throttle()
 
     def discarded(self, nbytes: int) -> None:
-        """Count the discarded bytes of a refused request, and cut the connection above the limit."""
-        self._discarded += nbytes
-        if self._discarded > DISCARDED_BYTES_MAX:
-            self.abort()
+        """Count the discarded bytes of a refused request. It is answered now if there are too many."""
+        body = self._body
+        if body is not None and not body.discard(nbytes):
+            self._refuse_early(body.exchange)
 
     def check(self, now: float, crowded: bool) -> None:
         """End the connection if its client is too slow. Called every few seconds; `now` is in seconds, of any clock."""
@@ -410,6 +415,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         if self.exchanges:
             self._state.settle()
+        if self._lingering is not None and not self.exchanges:
+            if self._lingering.is_over(now):
+                self.abort()
+            return
         phase = self._phase()
         heard, self._heard = self._heard, False
         if not self._timeouts.are_exceeded(now, phase, anew=heard, taken=self._progress(), crowded=crowded):
@@ -441,6 +450,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         """See OpenConnection. A while is the time since the last `check`."""
+        if self._lingering is not None:
+            return not self.exchanges
         return not self._heard and not self._lending.is_lent and self._phase() is Phase.REQUEST
 
     def close_idle(self) -> None:
@@ -450,6 +461,13 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.exchanges[-1].keep_alive = False
         elif self.transport is not None:
             self.transport.close()
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        """Close the connection after its last response, or its half while the client still sends."""
+        if self._lingering is None or self._is_reserved:
+            transport.close()
+        elif transport.can_write_eof():  # TLS cannot; its clients are told by the response
+            transport.write_eof()
 
     def abort(self) -> None:
         """Cut the connection."""
@@ -503,7 +521,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 exchange.release()
             self._state.end_request()
             if not exchange.keep_alive:
-                transport.close()
+                self._close(transport)
         if self._owes_continue and exchanges:
             self._continue()
         if self._read_paused or self._waits_for_answers:
@@ -547,9 +565,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             release()
 
     def _end_stall(self) -> None:
-        if self._stall is not None:
-            self._stall.end()
-            self._stall = None
+        stall, self._stall = self._stall, None
+        if stall is not None:
+            stall.end()
 
     # Native threads.
 

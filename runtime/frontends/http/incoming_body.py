@@ -5,18 +5,21 @@
 from __future__ import annotations
 
 from pyruntime.runtime.frontends.http.exchange import Exchange
+from pyruntime.runtime.frontends.http.lingering import DISCARDED_BYTES_MAX
 from pyruntime.runtime.frontends.http.request_head import ChunkedBody, Head
 
 
 class IncomingBody:
     """The body of an exchange, after its head. Not for bodies that came whole with their heads."""
 
-    __slots__ = ("_chunked", "_missing", "direct", "exchange")
+    __slots__ = ("_chunked", "_missing", "direct", "discarded", "exchange")
 
     def __init__(self, exchange: Exchange, head: Head) -> None:
         self.exchange = exchange
         # The memory that the next bytes go to, straight from the socket; None while they pass `take`.
         self.direct: memoryview | None = None
+        # The bytes that were discarded of the body of a refused request.
+        self.discarded = 0
         self._chunked = ChunkedBody() if head.chunked else None
         # The bytes that are still to come, but for those that `direct` has room for.
         self._missing = head.content_length
@@ -50,6 +53,11 @@ class IncomingBody:
         self.direct = None
         if self._missing:
             self._take_direct(self.exchange.more_direct())
+
+    def discard(self, nbytes: int) -> bool:
+        """Count discarded bytes. Returns False if they are too many to read the body to its end."""
+        self.discarded += nbytes
+        return self.discarded <= DISCARDED_BYTES_MAX
 
     def admits(self, nbytes: int) -> bool:
         """Whether there is room for so many bytes of a read. The exchange remembers it if not."""

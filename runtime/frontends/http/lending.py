@@ -26,6 +26,9 @@ ALIKE_MIN = 4
 # The number doubles, up to this limit, each time that something else arrives during a loan, or that a request outlives
 # its execution. It is reset after a loan with more requests than the limit.
 ALIKE_MAX = 1 << 10
+# The share of the connections that may have one more descriptor each, for native threads that answer over them. The
+# other descriptors are left for connections, which are more important.
+CLIENT_SOCKETS_SHARE = 0.5
 
 
 class LendableConnection(KnownConnection, LentConnection, Protocol):

@@ -263,6 +263,7 @@ class Transport(asyncio.Transport):
         self.is_paused = False
         self.closed = False
         self.aborted = False
+        self.half_closed = False
         self.buffered = 100  # while it is stalled
         self.stalled = False  # the client reads nothing: written data stays here
         connection.connection_made(self)
@@ -323,6 +324,12 @@ class Transport(asyncio.Transport):
 
     def close(self):
         self.closed = True
+
+    def can_write_eof(self):
+        return True
+
+    def write_eof(self):
+        self.half_closed = True
 
     def abort(self):
         self.closed = self.aborted = True

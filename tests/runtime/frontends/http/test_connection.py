@@ -7,9 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from pyruntime.runtime.frontends.http import connection
+from pyruntime.runtime.frontends.http import incoming_body, lingering
 from pyruntime.runtime.frontends.http.connection import PIPELINED_MAX
 from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX
+from pyruntime.runtime.frontends.http.lingering import DISCARDED_BYTES_MAX
 from pyruntime.runtime.frontends.http.request_head import HEAD_BYTES_MAX
 from pyruntime.utils.errors import Code, InferenceError, OutOfMemoryError
 
@@ -435,14 +436,44 @@ class TestRefusals:
         assert transport.statuses() == [400]
         assert server.is_idle()
 
-    def test_that_never_ends(self, server, monkeypatch):
-        """A client that goes on sending a refused body is disconnected after DISCARDED_BYTES_MAX."""
-        monkeypatch.setattr(connection, "DISCARDED_BYTES_MAX", 1 << 20)
+    @pytest.mark.parametrize(
+        "head",
+        [
+            post(b"", length=DISCARDED_BYTES_MAX + 1),
+            b"POST /nowhere HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (DISCARDED_BYTES_MAX + 1),
+        ],
+        ids=["too large", "unknown"],
+    )
+    def test_body_that_is_too_long_to_wait_for(self, server, head, monkeypatch):
+        """A request with a long body is refused before it has come; what comes is discarded, within limits."""
+        monkeypatch.setattr(lingering, "LINGER_BYTES_MAX", 1 << 20)
         transport = server.connect()
-        transport.feed(post(b"", length=1 << 30))
-        for _ in range(20):
+        transport.feed(head + b"x" * HEAD_BYTES_MAX)
+        ((status, headers, _),) = transport.responses()
+        assert (status in (400, 404), headers["connection"]) == (True, "close")
+        assert transport.half_closed
+        for _ in range(16):
             transport.feed(b"x" * (1 << 16))
+        assert not transport.closed
+        transport.feed(get("/v2"))
         assert transport.aborted
+        assert len(transport.responses()) == 1
+        transport.lose()
+        assert server.is_idle()
+
+    def test_chunks_without_an_end(self, server, monkeypatch):
+        """A refused request whose chunks go on is answered after DISCARDED_BYTES_MAX of them."""
+        monkeypatch.setattr(incoming_body, "DISCARDED_BYTES_MAX", 1 << 20)
+        transport = server.connect()
+        transport.feed(b"POST /nowhere HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for sent in range(20):
+            transport.feed(b"%x\r\n%b\r\n" % (1 << 16, b"x" * (1 << 16)))
+            assert transport.statuses() == ([404] if sent >= 16 else [])
+        assert transport.half_closed
+        assert not transport.closed
+        transport.feed(b"0\r\n\r\n")
+        assert transport.statuses() == [404]
+        assert not transport._connection.eof_received()
         transport.lose()
         assert server.is_idle()
 

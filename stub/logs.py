@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends records of Python's `logging` and of `pb_utils.Logger` to the server's log, with level, file and line.
 
-Printed text is not handled here: stdout and stderr are a pipe that the host reads. A model may reconfigure Python's
-`logging` for its own records; `pb_utils.Logger` and the tracebacks of its methods still reach the server's log.
+Printed text is not handled here: stdout and stderr are a pipe that the host reads. What a model configures with
+Python's `logging` happens, and replaces that for the records that it is about; `pb_utils.Logger` and the tracebacks of
+its methods still reach the server's log.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Callable
+from typing import Any, Callable, Optional
 
 from pyruntime.utils.errors import LocalError
 from pyruntime.utils.messages import Log
@@ -55,10 +56,59 @@ class HostHandler(logging.Handler):
         return True
 
 
+class _Root(logging.RootLogger):
+    """The root logger of a model: from INFO on, until the model gives it a handler or a level."""
+
+    chosen: bool
+
+    def addHandler(self, hdlr: logging.Handler) -> None:
+        if not self.chosen and not _is_null(hdlr):
+            self.setLevel(logging.WARNING)  # as in every Python program
+        super().addHandler(hdlr)
+
+    def setLevel(self, level: Any) -> None:
+        self.chosen = True
+        super().setLevel(level)
+
+
 def install(send: Callable[[Log], None]) -> None:
-    """Route LOGGER and the root logger to the host. A model may replace the root logger's handlers as usual."""
+    """Route LOGGER to the host, and the records of all other loggers for which the model has configured no handler.
+
+    No handler is added to them: `logging.basicConfig` does nothing if it finds one, and a logger that has its own would
+    write its records twice.
+    """
     handler = HostHandler(send)
     LOGGER.addHandler(handler)
-    root = logging.getLogger()
-    root.addHandler(handler)
+    root: Any = logging.getLogger()
     root.setLevel(logging.INFO)
+    root.__class__ = _Root
+    root.chosen = False
+    call_of_python, configure_of_python = logging.Logger.callHandlers, logging.basicConfig
+
+    def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
+        if _is_configured(logger):
+            call_of_python(logger, record)
+        else:
+            handler.handle(record)
+
+    def basic_config(**options: Any) -> None:
+        # `logging.info` and its like call it first where there is no handler, and configure nothing.
+        if options or sys._getframe(1).f_globals is not vars(logging):
+            configure_of_python(**options)
+
+    logging.Logger.callHandlers = call_handlers  # type: ignore[assignment]
+    logging.basicConfig = basic_config
+
+
+def _is_configured(logger: logging.Logger) -> bool:
+    """Whether a record of this logger reaches a handler. Libraries give theirs one that does nothing."""
+    at: Optional[logging.Logger] = logger
+    while at is not None:
+        if not all(map(_is_null, at.handlers)):
+            return True
+        at = at.parent if at.propagate else None
+    return False
+
+
+def _is_null(handler: logging.Handler) -> bool:
+    return isinstance(handler, logging.NullHandler)

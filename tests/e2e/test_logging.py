@@ -168,3 +168,28 @@ def test_flood(model, serve, wait_until, how):
     report = re.compile(r"floods_0: (\d+) bytes of output were dropped: ")
     wait_until(lambda: sum(map(int, report.findall(server.log))) + server.log_path.stat().st_size > 32 << 20)
     assert server.log_path.stat().st_size < 16 << 20
+
+
+def test_what_a_model_configures_for_its_records_happens(serve, model, python, wait_until):
+    """In each kind of stub. Where it configures nothing its records are in the log, once, with their levels."""
+    code = """
+    class TritonPythonModel:
+        def initialize(self, args):
+            logging.info("before")
+            own = logging.getLogger("own")
+            own.addHandler(logging.StreamHandler())
+            own.warning("printed by its own handler")
+            logging.basicConfig(filename=args["model_repository"] + "/mine", level="DEBUG", format="mine %(message)s")
+            logging.debug("after")
+            print("configured")
+
+        def execute(self, requests):
+            pass
+    """
+    folder = model("m", code, more=python)
+    server = serve()
+    wait_until(lambda: "m_0: configured" in server.log)
+    assert re.search(r"^I\d+ .*model.py:\d+\] m_0: before$", server.log, re.MULTILINE)
+    assert server.log.count("printed by its own handler") == 1
+    assert (folder / "mine").read_text() == "mine after\n"
+    assert "after" not in server.log

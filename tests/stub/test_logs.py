@@ -3,10 +3,12 @@
 """Log records of a model arrive at the host."""
 
 import logging
+import logging.config
 import os
 import sys
 
 import pytest
+from _pytest.logging import LogCaptureHandler
 
 from pyruntime.stub.logs import LOGGER, MESSAGE_CHARS_MAX, HostHandler, install
 from pyruntime.utils.errors import LocalError
@@ -18,10 +20,20 @@ def root():
     """The root logger, as it is in a fresh process."""
     logger = logging.getLogger()
     handlers, level = logger.handlers[:], logger.level
+    call_handlers, basic_config = logging.Logger.callHandlers, logging.basicConfig
     logger.handlers.clear()
     logger.setLevel(logging.WARNING)
+
+    def add_handler(handler):
+        if not isinstance(handler, LogCaptureHandler):  # which pytest adds when the test begins
+            type(logger).addHandler(logger, handler)
+
+    logger.addHandler = add_handler
     yield logger
+    del logger.addHandler
     LOGGER.handlers.clear()
+    logging.Logger.callHandlers, logging.basicConfig = call_handlers, basic_config
+    logger.__class__ = logging.RootLogger
     logger.handlers[:] = handlers
     logger.setLevel(level)
 
@@ -68,6 +80,70 @@ class TestInstalled:
         logging.warning("hello")
         assert sent == []
         assert capsys.readouterr().err == "mine hello\n"
+
+
+class TestConfiguredByTheModel:
+    def test_basic_config_does_all_that_it_is_told(self, sent, root, tmp_path):
+        """File, level and format are the model's, and nothing goes to the host."""
+        file = tmp_path / "log"
+        logging.basicConfig(filename=file, level=logging.DEBUG, format="mine %(message)s")
+        logging.debug("hello")
+        root.handlers[0].close()
+        assert file.read_text() == "mine hello\n"
+        assert sent == []
+
+    def test_a_configuration_without_a_level_has_that_of_python(self, sent, root, capsys):
+        """INFO is our default only where the model configures nothing, also for loggers that were used before."""
+        logging.getLogger("early").info("before")
+        logging.basicConfig(stream=sys.stderr, format="%(message)s")
+        logging.getLogger("early").info("no")
+        logging.warning("yes")
+        assert [log.message for log in sent] == ["before"]
+        assert capsys.readouterr().err == "yes\n"
+
+    def test_a_configuration_without_anything_is_one_too(self, sent, capsys):
+        logging.warning("before")
+        logging.basicConfig()
+        logging.warning("hello")
+        assert [log.message for log in sent] == ["before"]
+        assert capsys.readouterr().err == "WARNING:root:hello\n"
+
+    def test_a_level_that_the_model_has_chosen_stays(self, sent, root, capsys):
+        root.setLevel(logging.DEBUG)
+        logging.debug("sent")
+        root.addHandler(logging.StreamHandler(sys.stderr))
+        logging.debug("printed")
+        assert [log.message for log in sent] == ["sent"]
+        assert capsys.readouterr().err == "printed\n"
+
+    def test_a_logger_with_a_handler_writes_a_record_once(self, sent, capsys):
+        own = logging.getLogger("own")
+        own.addHandler(logging.StreamHandler(sys.stderr))
+        try:
+            own.getChild("child").warning("hello")
+        finally:
+            own.handlers.clear()
+        assert sent == []
+        assert capsys.readouterr().err == "hello\n"
+
+    def test_records_of_a_library_with_a_null_handler_are_sent(self, sent):
+        """It leaves to the application what becomes of them, and the model has configured nothing."""
+        library = logging.getLogger("library")
+        library.addHandler(logging.NullHandler())
+        library.info("hello")
+        assert [log.message for log in sent] == ["hello"]
+
+    def test_a_dictionary_replaces_the_default(self, sent, root, capsys):
+        handlers = {"h": {"class": "logging.StreamHandler", "stream": sys.stderr}}
+        logging.config.dictConfig({"version": 1, "handlers": handlers, "root": {"handlers": ["h"], "level": "INFO"}})
+        logging.info("hello")
+        assert sent == []
+        assert capsys.readouterr().err == "hello\n"
+
+    def test_the_logger_of_triton_is_not_affected(self, sent):
+        logging.basicConfig(level=logging.CRITICAL)
+        LOGGER.warning("hello")
+        assert [log.message for log in sent] == ["hello"]
 
 
 class TestTrouble:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import sys
 import threading
 import time
 import traceback
-from typing import Any, Dict, Iterable, List, Set
+from typing import Any, Dict, Iterable, List, NoReturn, Optional, Set
 
 from pyruntime.stub import gpus
 from pyruntime.stub.client_memory import ClientOutputs
@@ -23,7 +24,7 @@ from pyruntime.stub.execute_result import WrongResponses, check_responses
 from pyruntime.stub.gpus import settle
 from pyruntime.stub.input_lifetime import KeptInputs
 from pyruntime.stub.link import Link
-from pyruntime.stub.loader import describe, log_failure
+from pyruntime.stub.loader import describe, log_failure, trace
 from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.pb_utils.functions import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 from pyruntime.stub.pb_utils.request import InferenceRequest
@@ -106,17 +107,19 @@ class Batches:
                     responses = None
                 else:
                     responses = coroutines.run(responses)
+            if self.forked:
+                end_fork()  # only its parent may answer the batch
             end_ns = time.monotonic_ns()
             if self._decoupled:
                 self._check_decoupled(responses)
             else:
                 check_responses(responses, requests)
         except BaseException as exc:
+            if self.forked:
+                end_fork(exc)
             end_ns = end_ns or time.monotonic_ns()
             failure = self._failure(exc)
             traceback.clear_frames(exc.__traceback__)  # a coroutine's future and its traceback keep each other
-        if self.forked:
-            os._exit(0)  # a child forked by the model returned from execute: only its parent may answer the batch
         del self._running[ident]
         # From here on no traceback or response of ours refers to the requests, only the model may.
         if failure:
@@ -214,6 +217,8 @@ class Batches:
         try:
             self._check_decoupled(await coroutine)
         except BaseException as exc:
+            if self.forked:
+                end_fork(exc)
             failure = self._failure(exc)
             traceback.clear_frames(exc.__traceback__)
             self._fail_all(requests, failure)
@@ -229,6 +234,25 @@ class Batches:
             log_failure("execute failed", exc, self._root)
             cause = describe(exc, self._root)
         return f"Failed to process the request(s) for model '{self._name}', message: {cause}"
+
+
+def end_fork(exc: Optional[BaseException] = None) -> NoReturn:
+    """End a process that the model has forked and whose code has come to its end, by an exception or without.
+
+    Its status is that of a Python program. Otherwise it ends as a process of `multiprocessing` does: exit handlers,
+    temporary folders and event loops are its parent's.
+    """
+    code = 0
+    try:
+        if isinstance(exc, SystemExit) and (exc.code is None or isinstance(exc.code, int)):
+            code = exc.code or 0
+        elif exc is not None:
+            code = 1
+            print(exc.code if isinstance(exc, SystemExit) else trace(exc), file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code & 0xFF)
 
 
 def _keep(request: InferenceRequest) -> None:

@@ -19,7 +19,7 @@ from collections import deque
 from typing import Any, Deque, Dict, List, Set
 
 from pyruntime.stub import host, stacks
-from pyruntime.stub.batches import Batches
+from pyruntime.stub.batches import Batches, end_fork
 from pyruntime.stub.calls import Calls
 from pyruntime.stub.coroutines import Coroutines
 from pyruntime.stub.link import Link
@@ -78,6 +78,7 @@ class Worker:
         self._growth = growth_bytes
         self._work: Deque[Message] = deque()
         self._stopping = False
+        self._forked = False
         self._concurrency = 1
         self._class: Any = None
         self._model: Any = None
@@ -92,6 +93,7 @@ class Worker:
 
     def forked(self) -> None:
         """Close the channel in a child that the model forked, because it belongs to the parent."""
+        self._forked = True
         if self._model is not None:
             self._batches.forked = True
             # The memory for the inputs of calls is the parent's, too.
@@ -209,9 +211,11 @@ class Worker:
             if inspect.iscoroutine(dropped):
                 coroutines.run(dropped)
         except BaseException as exc:
+            if self._forked:
+                end_fork(exc)
             log_failure("drop_sequences failed", exc, self._root)
-        if self._batches.forked:
-            os._exit(0)  # a child that the model forked: only its parent may go on
+        if self._forked:
+            end_fork()
         self._batches.retire()  # the model may have kept inputs for these sequences
 
     # Loading.
@@ -230,9 +234,13 @@ class Worker:
             self.link.send(LoadFailed(str(exc), int(exc.code)))
             return False
         except BaseException as exc:
+            if self._forked:
+                end_fork(exc)
             log_failure("the model cannot be loaded", exc, self._root)
             self.link.send(LoadFailed(describe(exc, self._root)))
             return False
+        if self._forked:
+            end_fork()
         self.link.send(answer)
         return True
 
@@ -309,7 +317,11 @@ class Worker:
             try:
                 self._model.finalize()
             except BaseException as exc:
+                if self._forked:
+                    end_fork(exc)
                 log_failure("finalize failed", exc, self._root)
+        if self._forked:
+            end_fork()
         self.link.send(Stopped())
 
     def _set_loop(self, loop: Any) -> None:

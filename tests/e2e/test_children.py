@@ -94,3 +94,46 @@ def test_an_unload_does_not_wait_for_a_pool_that_never_answers(model, serve, pyt
     launcher = [each for each in server.family() if each.title == "pyruntime launcher"]
     wait_until(lambda: server.family() == launcher)
     assert len(before) > len(launcher)
+
+
+# What a child does after a fork in `method`; its parent notes the status.
+FORKS = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.folder = args["model_repository"]
+        self.note("initialize", lambda: sys.exit(7))
+
+    def execute(self, requests):
+        self.note("exits", lambda: sys.exit(7))
+        self.note("nothing", lambda: sys.exit())
+        self.note("text", lambda: sys.exit("no more"))
+        self.note("fails", lambda: [][0])
+        if not os.fork():
+            return []
+        self.note_status("returns")
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", each.inputs()[0].as_numpy())]) for each in requests]
+
+    def finalize(self):
+        self.note("finalize", lambda: sys.exit(8))
+
+    def note(self, name, end):
+        if not os.fork():
+            end()
+        self.note_status(name)
+
+    def note_status(self, name):
+        with open(self.folder + "/statuses", "a") as file:
+            file.write(f"{name} {os.waitstatus_to_exitcode(os.wait()[1])}\\n")
+"""
+STATUSES = ["initialize 7", "exits 7", "nothing 0", "text 1", "fails 1", "returns 0", "finalize 8"]
+
+
+def test_a_child_that_is_forked_has_the_status_that_it_exits_with(model, serve, python):
+    """Only its parent answers the request, in each kind of stub."""
+    folder = model("m", FORKS, more=python)
+    server = serve()
+    assert server.infer("m", {"IN": np.arange(5)}).as_numpy("OUT").tolist() == [0, 1, 2, 3, 4]
+    server.stop()
+    assert (folder / "statuses").read_text().splitlines() == STATUSES
+    assert "m_0: no more" in server.log
+    assert "m_0: IndexError: list index out of range" in server.log

@@ -3,7 +3,8 @@
 """Finds, imports and checks the TritonPythonModel of a model or of a Python-based backend.
 
 The rules of sys.path and of module names are Triton's: a model's module is `<version>.<file stem>`, with the version's
-folder and the model's folder appended to sys.path; a backend's module is `model`, with its folder appended.
+folder and the model's folder appended to sys.path; a backend's module is `model`, with its folder appended. What is
+installed for the server alone is not found before the modules in those folders.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 import os
 import sys
 import traceback
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any, Dict, Iterable, List, Optional
 
@@ -23,6 +24,11 @@ from pyruntime.utils.errors import LoadError
 
 # The most frames of the model's code in an error message. More frames, as in deep recursion, do not help.
 FRAMES_MAX = 20
+# Packages that are installed for the server and that models need not know of. They do not take the place of modules
+# beside model.py.
+OURS = frozenset(
+    ("httptools", "msgpack", "orjson", "posix_ipc", "rich", "setproctitle", "shellingham", "typer", "uvloop", "yaml")
+)
 # The most characters of an error message.
 MESSAGE_CHARS_MAX = 64 << 10
 
@@ -40,11 +46,13 @@ def load_class(location: Dict[str, str]) -> Any:
     stem = os.path.splitext(os.path.basename(file))[0]
     backend_dir = location.get("backend_dir")
     if backend_dir:
-        sys.path.append(backend_dir)
+        folders = [backend_dir]
         name = stem
     else:
-        sys.path.extend([os.path.join(location["model_dir"], location["version"]), location["model_dir"]])
+        folders = [os.path.join(location["model_dir"], location["version"]), location["model_dir"]]
         name = f"{location['version']}.{stem}"
+    sys.path.extend(folders)
+    _prefer_modules_in(folders)
     module = _import_from_source(name)
     model_class = getattr(module, "TritonPythonModel", None)
     if model_class is None:
@@ -54,6 +62,30 @@ def load_class(location: Dict[str, str]) -> Any:
     if backend_dir and "location" in getattr(model_class, "__annotations__", {}):
         model_class.location = location
     return model_class
+
+
+class _OwnModules:
+    """Finds modules in the folders of a model that have the name of one of OURS."""
+
+    def __init__(self, folders: List[str]) -> None:
+        self._folders = folders
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Optional[ModuleSpec]:
+        """See importlib.abc.MetaPathFinder."""
+        spec = PathFinder.find_spec(name, self._folders) if name in OURS else None
+        return spec if spec is not None and spec.loader is not None else None  # a folder without code is no module
+
+
+def _prefer_modules_in(folders: List[str]) -> None:
+    """Let the model import its own modules, also where they have the names of OURS, which this process may have loaded.
+
+    Our code keeps what it has imported.
+    """
+    finder = _OwnModules(folders)
+    sys.meta_path.insert(0, finder)
+    own = {name for name in OURS if finder.find_spec(name, None) is not None}
+    for each in [each for each in sys.modules if each.partition(".")[0] in own]:
+        del sys.modules[each]
 
 
 class _FromSource(SourceFileLoader):

@@ -137,3 +137,20 @@ def test_a_child_that_is_forked_has_the_status_that_it_exits_with(model, serve, 
     assert (folder / "statuses").read_text().splitlines() == STATUSES
     assert "m_0: no more" in server.log
     assert "m_0: IndexError: list index out of range" in server.log
+
+
+# A file beside model.py that has the name of a package of the server's.
+SHADOWING = """
+import msgpack
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([msgpack.NUMBER]))]) for _ in requests]
+"""
+
+
+def test_a_module_of_the_model_may_have_the_name_of_a_package_of_the_server(model, deploy, python):
+    folder = model("m", SHADOWING, more=python)
+    (folder / "1" / "msgpack.py").write_text("NUMBER = 7\n")
+    assert deploy().infer("m", {"IN": np.arange(5)}).as_numpy("OUT").tolist() == [7]

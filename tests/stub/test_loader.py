@@ -7,10 +7,12 @@ import os
 import re
 import sys
 
+import msgpack
 import pytest
 
 from pyruntime.stub.loader import FRAMES_MAX, describe, load_class, log_failure, trace
 from pyruntime.stub.logs import LOGGER
+from pyruntime.utils import channel
 from pyruntime.utils.errors import LoadError
 
 MODEL = "class TritonPythonModel:\n    name = __name__\n    def execute(self, requests):\n        return []\n"
@@ -19,11 +21,13 @@ MODEL = "class TritonPythonModel:\n    name = __name__\n    def execute(self, re
 @pytest.fixture(autouse=True)
 def _interpreter():
     """Leave sys.path and sys.modules as they were found."""
-    path, modules = list(sys.path), set(sys.modules)
+    path, modules, finders = list(sys.path), dict(sys.modules), list(sys.meta_path)
     yield
     sys.path[:] = path
-    for name in set(sys.modules) - modules:
+    sys.meta_path[:] = finders
+    for name in set(sys.modules) - set(modules):
         del sys.modules[name]
+    sys.modules.update(modules)
 
 
 @pytest.fixture
@@ -55,6 +59,35 @@ def raised(call, *args):
     except BaseException as exc:
         return exc
     raise AssertionError("nothing was raised")
+
+
+USES_MSGPACK = """
+import msgpack
+
+class TritonPythonModel:
+    file = msgpack.__file__
+
+    def execute(self, requests):
+        return []
+"""
+
+
+@pytest.mark.parametrize("beside", ["m__1__msgpack", "m__msgpack"])
+def test_a_module_of_the_model_comes_before_one_that_is_there_for_the_server(make, tmp_path, beside):
+    """The server's own copy, which this process has loaded, stays that of our code."""
+    location = make(USES_MSGPACK, **{beside: "mine = True"})
+    before = channel.msgpack
+    assert load_class(location).file.startswith(str(tmp_path))
+    assert channel.msgpack is before
+    assert channel.msgpack.packb([1]) == b"\x91\x01"
+
+
+def test_what_the_model_does_not_have_is_the_servers(make):
+    assert load_class(make(USES_MSGPACK)).file == msgpack.__file__
+
+
+def test_a_folder_of_data_is_no_module_of_the_model(make):
+    assert load_class(make(USES_MSGPACK, m__1__msgpack__data="")).file == msgpack.__file__
 
 
 def test_changed_within_a_second(make, monkeypatch):

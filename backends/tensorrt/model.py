@@ -17,7 +17,7 @@ import triton_python_backend_utils as pb_utils
 
 from pyruntime.backends.tensorrt.device import Device
 from pyruntime.backends.tensorrt.engines import Engine, find_profile, load_engine, make_context, rows_max
-from pyruntime.backends.tensorrt.options import Options, read_options
+from pyruntime.backends.tensorrt.options import Options, check_shape_tensors, read_options
 from pyruntime.backends.toolkit.batching import Arrays, BatchExecutor
 from pyruntime.backends.toolkit.completion import check_tensors, complete
 from pyruntime.backends.toolkit.files import find_libraries, find_model_file
@@ -53,7 +53,9 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load the engine. Raises LoadError."""
-        settings = read_settings(json.loads(args["model_config"]))
+        config = json.loads(args["model_config"])
+        check_shape_tensors(config)
+        settings = read_settings(config)
         number = int(args["model_instance_device_id"]) if args["model_instance_kind"] == "GPU" else 0
         self._device = Device(number, settings.name)
         options = read_options(settings, server_options(self.location))

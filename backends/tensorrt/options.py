@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Mapping, Optional, Tuple
+from typing import Any, Mapping, Optional, Tuple
 
 from pyruntime.backends.toolkit.settings import Settings
 from pyruntime.utils.errors import ConfigError
@@ -27,6 +27,17 @@ class Options:
     strategy: Optional[str]
     plugins: Tuple[str, ...]
     version_compatible: bool
+
+
+def check_shape_tensors(config: Mapping[str, Any]) -> None:
+    """Raise ConfigError for shape tensors of a model that batches: the values of several requests would be joined."""
+    tensors = [*config.get("input", ()), *config.get("output", ())]
+    for tensor in tensors if config.get("max_batch_size", 0) else ():
+        if tensor.get("is_shape_tensor"):
+            raise ConfigError(
+                f"model '{config.get('name', '')}' has the shape tensor '{tensor['name']}' and batches, which is not "
+                "supported: shape tensors must be those of one request; set max_batch_size to 0"
+            )
 
 
 def read_options(settings: Settings, server: Mapping[str, str]) -> Options:

@@ -25,6 +25,10 @@ from pyruntime.utils.errors import ConfigError
 # Each instance is a process; a thousand of them is a misplaced digit.
 INSTANCES_MAX = 1024
 
+# FORMAT_NHWC and FORMAT_NCHW are without the dimension of the batch.
+IMAGE_DIMS = 3
+TENSORRT_PLATFORM = "tensorrt_plan"
+
 # The parameter with which a decoupled model may have a response cache.
 CACHE_STREAMS = "CACHE_STREAMS"
 
@@ -60,6 +64,8 @@ def validate(config: Config, gpus: Sequence[int], capability_min: float = 6.0) -
     validate_instances(config)
     validate_devices(config, gpus, capability_min)
     _check_tensors(config)
+    _check_images(config)
+    _check_for_tensorrt(config)
     validate_batch_tensors(config)
     _check_max_batch_size(config)
     if config.HasField("dynamic_batching"):
@@ -117,6 +123,29 @@ def _check_tensor(subject: str, tensor: Config, max_batch_size: int) -> None:
     _check_dims(subject, "dimension", dims)
     if tensor.HasField("reshape"):
         _check_reshape(subject, dims, list(tensor.reshape.shape), max_batch_size)
+
+
+def _check_images(config: Config) -> None:
+    for tensor in config.input:
+        if tensor.format and len(tensor.dims) != IMAGE_DIMS:
+            raise ConfigError(f"model input NHWC/NCHW require {IMAGE_DIMS} dims for {config.name}")
+
+
+def _check_for_tensorrt(config: Config) -> None:
+    """Refuse what only engines of TensorRT have."""
+    if config.platform == TENSORRT_PLATFORM:
+        return
+    for tensor in (*config.input, *config.output):
+        if tensor.is_shape_tensor:
+            raise ConfigError(f"shape tensors are only supported for TensorRT platform for {config.name}")
+        if tensor.is_non_linear_format_io:
+            raise ConfigError(f"Non-linear IO format is only supported for the TensorRT platform for {config.name}")
+    for group in config.instance_group:
+        if group.profile:
+            raise ConfigError(
+                f"instance group {group.name} of model {config.name} and platform {config.platform}specifies profile "
+                "field which is only supported for TensorRT models"
+            )
 
 
 def _check_reshape(subject: str, dims: list[int], reshape: list[int], max_batch_size: int) -> None:

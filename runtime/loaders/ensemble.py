@@ -51,7 +51,7 @@ class EnsembleLoader:
     ) -> LoadedVersion:
         """See VersionLoader. Safe to cancel."""
         if not completed.done() and version == draft.newest:
-            completed.set_result(final_config(draft.config))
+            completed.set_result(final_config(draft.config, backend))
         spec = final_spec(draft, await asyncio.shield(completed))
         assert spec.ensemble is not None  # `backend` says so
         try:

@@ -191,7 +191,7 @@ class ModelLoader:
     async def _regroup(self, draft: Draft, model: ModelVersion, config: Config) -> Exchange:
         _check_devices(draft)
         backend = self.backend_of(draft, model.version)
-        final_config(config, draft.gpus, is_native=backend.kind == "native")
+        final_config(config, backend, draft.gpus)
         async with AsyncExitStack() as undo:
             exchange = await self._loader_of(backend.kind).regroup(draft, model, backend, config, undo)
             undo.pop_all()

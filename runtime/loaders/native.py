@@ -93,7 +93,7 @@ class NativeLoader:
         undo.push_async_callback(resources.aclose)
         library = await self._library(draft, backend)
         resources.callback(self._host.release, library)
-        model, config = await self._model(draft, version, library, completed, resources)
+        model, config = await self._model(draft, version, backend, library, completed, resources)
         spec = with_initial_states(final_spec(draft, config), draft.folder.path)
         strategy = await self._strategy(spec, draft, version, backend, model, memory, resources)
         served = _Served(model, library)
@@ -154,6 +154,7 @@ class NativeLoader:
         self,
         draft: Draft,
         version: int,
+        backend: Backend,
         library: _triton.Backend,
         completed: asyncio.Future[Config],
         resources: AsyncExitStack,
@@ -177,7 +178,7 @@ class NativeLoader:
         await self._host.threads.run(partial(model.initialize, completion), undo=model.finalize)
         resources.push_async_callback(self._end, model.finalize)
         if leads:
-            config = final_config(_provided(draft, completion), draft.gpus, is_native=True)
+            config = final_config(_provided(draft, completion), backend, draft.gpus)
             completed.set_result(config)
         spec = model_spec(config)
         model.configure(spec.json.decode(), *facts(spec))

@@ -103,9 +103,8 @@ class PythonLoader:
         await self._open_stubs(draft, draft.processes, memory, environment, connections)
         if not completed.done() and version == draft.newest:
             leader = connections[draft.processes[0].instance.name]
-            completed.set_result(
-                await self._complete(draft, location | self._sight(draft, draft.processes[0].instance).location, leader)
-            )
+            of_leader = location | self._sight(draft, draft.processes[0].instance).location
+            completed.set_result(await self._complete(draft, backend, of_leader, leader))
         spec = with_initial_states(final_spec(draft, await asyncio.shield(completed)), draft.folder.path)
         spec = await _with_placed_states(spec, memory, is_native=bool(backend.library))
         model = self._factory.version(spec, version, memory, memory_usage=lambda: _reported(model.instances))
@@ -185,14 +184,14 @@ class PythonLoader:
 
         await _all(open_stub(process.instance) for process in processes)
 
-    async def _complete(self, draft: Draft, location: dict[str, str], stub: StubConnection) -> Config:
+    async def _complete(self, draft: Draft, backend: Backend, location: dict[str, str], stub: StubConnection) -> Config:
         """The final configuration, completed by the model itself. Raises LoadError."""
         config = draft.config
         if self._settings.auto_complete_config:
             returned = await stub.complete(location, render(config).decode())
             if returned:
                 config = complete(config, orjson.loads(returned))
-        config = final_config(config, draft.gpus)
+        config = final_config(config, backend, draft.gpus)
         if not config.input and not config.output:
             _LOG.warning(
                 "model '%s' has no inputs and no outputs, so that clients cannot use it: declare them in config.pbtxt, "

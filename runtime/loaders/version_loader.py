@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from pyruntime.runtime.caching.cache import ResponseCache
+from pyruntime.runtime.config.backend_fields import check_backend_fields, find_unused, is_ours
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
@@ -130,11 +131,14 @@ def nothing_to_configure() -> None:
     """Configure nothing: a stub has got its configuration with its start, and an ensemble has no instance groups."""
 
 
-def final_config(config: Config, gpus: AvailableGpus = NO_GPUS, *, is_native: bool = False) -> Config:
+def final_config(config: Config, backend: Backend, gpus: AvailableGpus = NO_GPUS) -> Config:
     """`config`, which the model's own code has completed. Raises LoadError if it is not valid."""
     validate(config, gpus.numbers, gpus.capability_min)
-    for sentence in unsupported_features(config, is_native=is_native):
+    check_backend_fields(config, backend.field_set)
+    for sentence in unsupported_features(config, is_native=backend.kind == "native"):
         _LOG.warning("%s", sentence)
+    for sentence in find_unused(config, backend.field_set):
+        _LOG.log(logging.WARNING if is_ours(backend.field_set) else logging.INFO, "%s", sentence)
     return config
 
 

@@ -50,6 +50,14 @@ class Backend:
     path: str
     library: str = ""
 
+    @property
+    def field_set(self) -> str:
+        """The backend as one of BACKENDS in config/backend_fields.py, which tells the fields that it acts on."""
+        if self.kind != "python_based":
+            return self.kind
+        folder, name = os.path.split(os.path.dirname(self.path))
+        return name if folder == OUR_BACKENDS else "python"
+
 
 def find_backend(spec: ModelSpec, model_dir: str, version: int, backend_directories: Sequence[str]) -> Backend:
     """The backend of one version of a model, by `backend` and `runtime` of its configuration.

@@ -266,6 +266,15 @@ def test_batches_that_no_profile_has(stand_in, folder):
         load_model(made)
 
 
+def test_a_shape_tensor_is_that_of_one_request(stand_in, folder):
+    inputs = (
+        'input [ { name: "A" data_type: TYPE_FP32 dims: [ 3 ] is_shape_tensor: true }, '
+        '{ name: "B" data_type: TYPE_FP32 dims: [ 3 ] } ] max_batch_size: 4\n'
+    )
+    with pytest.raises(LoadError, match="model 'engine' has the shape tensor 'A' and batches, which is not supported"):
+        load_model(folder(CONFIG + inputs))
+
+
 def test_shapes_that_no_profile_has(stand_in, folder):
     """The request fails, and reads what the engine accepts."""
     with load_model(folder(profiles=[profile(2, 4)])) as model:

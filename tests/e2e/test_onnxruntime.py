@@ -167,7 +167,16 @@ def test_what_cannot_be_loaded(serve, onnx_folder):
     level = "optimization { graph { level: 7 } }\n"
     onnx_folder("level", add_sub(), OPTIONS + level)
     onnx_folder("mode", add_sub(), OPTIONS + 'parameters { key: "execution_mode" value { string_value: "5" } }')
-    found = reasons(serve(*LENIENT))
+    onnx_folder("decoupled", add_sub(), OPTIONS + "model_transaction_policy { decoupled: true }")
+    onnx_folder("prior", add_sub(), OPTIONS + "optimization { priority: PRIORITY_MAX graph { level: 1 } }")
+    server = serve(*LENIENT)
+    found = reasons(server)
+    assert "is decoupled, which the backend 'onnxruntime' cannot be: it answers a request once" in found["decoupled"]
+    assert found["prior"] == ""
+    assert (
+        "model 'prior' sets optimization.priority, which has no effect on models of the backend 'onnxruntime'"
+        in server.log
+    )
     assert "model does not support batching while non-zero max_batch_size is specified" in found["fixed"]
     assert "unexpected inference input 'C', allowed inputs are: A, B" in found["named"]
     assert "configuration expects datatype TYPE_INT8 for input 'A', model provides TYPE_FP32" in found["typed"]

@@ -11,6 +11,8 @@ from pyruntime.runtime.config.validate import INSTANCES_MAX, validate, validate_
 from pyruntime.utils.errors import ConfigError, LoadError
 
 INPUT = "name: 'x' data_type: TYPE_FP32"
+SHAPE_TENSOR = "shape tensors are only supported for TensorRT platform for m"
+NON_LINEAR = "Non-linear IO format is only supported for the TensorRT platform for m"
 
 
 def _validate(text, name="m", files=("model.py",), gpus=()):
@@ -152,6 +154,32 @@ def test_no_dims_are_a_scalar():
 def test_rules_of_tensors(noun, tensor, message):
     """Inputs and outputs have the same rules."""
     assert _complaint(f"{noun} {{ {tensor} }}") == message.format(noun=noun)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"input {{ {INPUT} dims: 1 is_shape_tensor: true }}", SHAPE_TENSOR),
+        (f"output {{ {INPUT} dims: 1 is_shape_tensor: true }}", SHAPE_TENSOR),
+        (f"input {{ {INPUT} dims: 1 is_non_linear_format_io: true }}", NON_LINEAR),
+        (f"output {{ {INPUT} dims: 1 is_non_linear_format_io: true }}", NON_LINEAR),
+        (
+            "instance_group { profile: 'p' }",
+            "instance group m_0 of model m and platform specifies profile field which is only supported for TensorRT "
+            "models",
+        ),
+    ],
+)
+def test_what_only_engines_of_tensorrt_have(text, message):
+    assert _complaint(text) == message
+    _validate(f"{text} platform: 'tensorrt_plan'")
+
+
+@pytest.mark.parametrize("dims", ["[ -1 ]", "[ 3, 4 ]", "[ 1, 3, 4, 4 ]"])
+def test_an_image_has_three_dimensions_in_its_batch(dims):
+    text = "input {{ name: 'x' data_type: TYPE_FP32 format: FORMAT_NCHW dims: {} }}"
+    assert _complaint(text.format(dims)) == "model input NHWC/NCHW require 3 dims for m"
+    _validate(text.format("[ 3, 4, 4 ]"))
 
 
 def test_an_output_may_be_listed_twice_and_an_input_may_not():

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from pyruntime.runtime.gpus.tensor_places import TensorPlaces
 from pyruntime.runtime.loaders.ensemble import EnsembleLoader
 from pyruntime.runtime.loaders.version_loader import VersionFactory
+from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.request_codec import MEMORY_GPU
 
@@ -44,13 +45,16 @@ class Model:
         return self.places
 
 
+ENSEMBLE = Backend("ensemble", "ensemble", "")
+
+
 async def load(loader, name, step, folder):
     """Load an ensemble of a chain of this step."""
     config = config_from(chain(step), name)
     draft = SimpleNamespace(config=config, newest=1, folder=SimpleNamespace(name=name, path=str(folder)))
     completed = asyncio.get_running_loop().create_future()
     async with AsyncExitStack() as undo:
-        model, _ = await loader.load(draft, 1, None, completed, undo)
+        model, _ = await loader.load(draft, 1, ENSEMBLE, completed, undo)
         undo.pop_all()
     return model
 

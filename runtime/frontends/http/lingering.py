@@ -10,7 +10,7 @@ from __future__ import annotations
 
 # The rest of a refused body up to which a connection is kept: it is read before the answer. A request with more of it
 # is answered at once, and is the last one of its connection.
-DISCARDED_BYTES_MAX = 64 << 20
+DISCARDED_BYTES_MAX = 256 << 20
 # A connection is cut when so many bytes came behind the answer: no body is longer, but of models of many gigabytes.
 LINGER_BYTES_MAX = 16 << 30
 # It is cut, too, so many seconds after the answer, or when nothing came for so many.

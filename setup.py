@@ -13,6 +13,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HTTP2 = "runtime/native/src"
+CODECS = "runtime/native/codecs"
 TRITON = "runtime/native/triton"
 STABLE_ABI = [("Py_LIMITED_API", "0x030B0000")]
 # Whoever sets flags of their own gets what they say, and a build that nobody else uses.
@@ -29,6 +30,10 @@ NEEDED = {
     "pyruntime.runtime.native._http2": (
         "the part for gRPC, which needs a C compiler and the headers of Python and of nghttp2 (Debian and Ubuntu: "
         "apt-get install gcc python3-dev libnghttp2-dev)"
+    ),
+    "pyruntime.runtime.native._codecs": (
+        "the part that reads requests, which needs a compiler of C++17 and the headers of Python (Debian and Ubuntu: "
+        "apt-get install g++ python3-dev)"
     ),
     "pyruntime.utils._frames": (
         "the messages between server and models, which need a C compiler and the headers of Python (Debian and Ubuntu: "
@@ -94,7 +99,8 @@ class BuildExtension(build_ext):
         """Write files that include the sources, and together all of them."""
         folder = Path(self.build_temp)
         folder.mkdir(parents=True, exist_ok=True)
-        units = [folder / f"unit_{number}.cc" for number in range(UNITS)]
+        name = Path(sources[0]).parent.name
+        units = [folder / f"{name}_{number}.cc" for number in range(UNITS)]
         for number, unit in enumerate(units):
             included = [os.path.relpath(source, folder) for source in sources[number::UNITS]]
             unit.write_text("".join(f'#include "{path}"\n' for path in included))
@@ -113,6 +119,15 @@ http2 = Extension(
     define_macros=STABLE_ABI,
     extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", *NO_SYMBOLS],
     libraries=["nghttp2"],
+    py_limited_api=True,
+)
+codecs = Extension(
+    "pyruntime.runtime.native._codecs",
+    sources=paths(CODECS, "*.cc"),
+    depends=paths(CODECS, "*.h"),
+    define_macros=STABLE_ABI,
+    extra_compile_args=["-std=c++17", "-fvisibility=hidden", "-Wall", "-Wextra", *NO_SYMBOLS],
+    language="c++",
     py_limited_api=True,
 )
 triton = Extension(
@@ -156,4 +171,4 @@ torch_allocator = Extension(
     extra_link_args=["-pthread"],
     py_limited_api=True,
 )
-setup(ext_modules=[http2, triton, frames, guard, torch_allocator], cmdclass={"build_ext": BuildExtension})
+setup(ext_modules=[http2, codecs, triton, frames, guard, torch_allocator], cmdclass={"build_ext": BuildExtension})

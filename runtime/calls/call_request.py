@@ -94,7 +94,7 @@ class CallRequest(NamedTuple):
         known = callee.validated.find(signature) if not parameters else None
         if known is None:
             request = self._checked(callee.spec)
-            known = request.batch_size, signature_of(callee.spec, request)
+            known = request.batch_size, signature_of(callee.spec, ((each.name, each.shape) for each in request.inputs))
             shapes = [tensor.shape for tensor in request.inputs]
             if any(shape is not tensor[2] for shape, tensor in zip(shapes, tensors, strict=True)):
                 tensors = [(*tensor[:2], shape, *tensor[3:]) for shape, tensor in zip(shapes, tensors, strict=True)]

@@ -8,20 +8,19 @@ and inputs that allow ragged batches), and lack the same optional inputs.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.requests.types import InferRequest
 
 
-def signature_of(spec: ModelSpec, request: InferRequest) -> Hashable:
-    """The signature of a validated request; None if the model executes every request alone."""
+def signature_of(spec: ModelSpec, inputs: Iterable[tuple[str, list[int]]]) -> Hashable:
+    """The signature of a validated request with these inputs, names and shapes.
+
+    None if the model executes every request alone.
+    """
     if not spec.is_batched:
         return None
     # Sorted, because clients may send inputs in any order. Names are unique, so sorting never compares shapes.
     return tuple(
-        sorted(
-            (tensor.name, None if spec.inputs[tensor.name].allow_ragged_batch else tuple(tensor.shape[1:]))
-            for tensor in request.inputs
-        )
+        sorted((name, None if spec.inputs[name].allow_ragged_batch else tuple(shape[1:])) for name, shape in inputs)
     )

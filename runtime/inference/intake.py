@@ -19,6 +19,7 @@ from pyruntime.runtime.config.inputs import check_strings, has_many_strings
 from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.inference.forwarding import Forwarded, forward
 from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.plain_requests import PlainRequest
 from pyruntime.runtime.inference.request_plans import PlanKey, RequestPlan
 from pyruntime.runtime.inference.threads import in_thread
 from pyruntime.runtime.memory.requests import RequestSlot
@@ -191,12 +192,23 @@ class Intake:
             if accepted is None:
                 return None
             job = accepted
+        self._start(incoming, model, job)
+        return plan
+
+    def submit_plain(self, incoming: IncomingRequest[O], model: ModelVersion, plain: PlainRequest, options: O) -> None:
+        """Queue a request that native code has read. Raises InferenceError as `submit` does."""
+        slot = incoming.slot
+        assert slot is not None  # native code has read it there
+        incoming.options = options
+        incoming.slot = None
+        self._start(incoming, model, plain.job(model.spec, slot, incoming.respond, time.monotonic_ns()))
+
+    def _start(self, incoming: IncomingRequest[O], model: ModelVersion, job: Job) -> None:
         incoming.job = job
         job.takes_first = incoming.is_ordered
         if self._tracer.active:
             self._begin_trace(incoming, model, job)
         model.start(job)
-        return plan
 
     def _accept(
         self,

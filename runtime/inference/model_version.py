@@ -26,6 +26,7 @@ from pyruntime.runtime.execution.job import Job, Respond, place_refs, request_op
 from pyruntime.runtime.execution.signature import signature_of
 from pyruntime.runtime.gpus.placement import spread
 from pyruntime.runtime.gpus.tensor_places import TensorPlaces, places_of_model
+from pyruntime.runtime.inference.plain_requests import PlainRequests
 from pyruntime.runtime.inference.request_plans import RequestPlans
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -79,6 +80,9 @@ class ModelVersion:
         self.since_ms = 0
         self.placement = ""
         self.plans = RequestPlans()
+        self.plain = PlainRequests(spec)
+        # Whether its instances recognise requests by themselves: those of C++ backends in the server.
+        self.knows_requests = False
         self.validated = ValidatedSignatures()
         # Where tensors may lie on GPUs, None if all of them are in main memory; and what decides that.
         self.on_gpus: TensorPlaces | None = None
@@ -196,6 +200,7 @@ class ModelVersion:
         passive = {instance.name for instance in self.spec.instances if instance.passive}
         active = [instance for instance in instances if instance.name not in passive]
         self._active = spread(active, self.gpus)
+        self.knows_requests = any(instance.known is not None for instance in instances)
         self.scheduler.serve(self._active)
 
     def expect(self) -> None:
@@ -228,7 +233,9 @@ class ModelVersion:
             self.statistics.failure(time.monotonic_ns() - arrived_ns, FailureReason.OTHER)
             request.free()
             raise
-        signature = signature_of(self.spec, request) if self._is_batched else None
+        signature = (
+            signature_of(self.spec, ((each.name, each.shape) for each in request.inputs)) if self._is_batched else None
+        )
         slots, request.slots = request.slots, []
         options, tensors = request_options(request), tensor_refs(request.inputs)
         rows, context = request.batch_size, request.trace

@@ -155,7 +155,9 @@ def request_line(method: str, url: bytes) -> str:
     """Method and path, without control characters. The query is left out, as it may hold secrets."""
     path = url.partition(b"?")[0][:SHOWN_LENGTH_MAX]
     shown = path.decode("ascii", "backslashreplace")
-    return f"{method} " + "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in shown)
+    if not shown.isprintable():
+        shown = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in shown)
+    return f"{method} {shown}"
 
 
 def _since_ms(begun_ns: int) -> float:

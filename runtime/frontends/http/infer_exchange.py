@@ -110,17 +110,31 @@ class InferExchange(ModelExchange[OutputOptions]):
             self._parse(body if slot is None else slot.view[:length].tobytes())
             return
         if slot is None or not lead:
-            # A body that is all JSON, or all contents, has no document that could be remembered.
             self._state.intake.submit(self, model)
+        elif model.knows_requests:
+            self._submit_known(model, slot, lead)
         else:
-            document = bytes(body[:lead]) if body else slot.view[:lead].tobytes()
-            key, id, sequence = split_document(document, slot.size - lead)
-            plan = self._state.intake.submit(self, model, key, id, lead, sequence)
-            if plan is not None and plan.known is not False and key[0] is document:
-                know(self._state, model, self.head, document, slot.size, plan)
+            self._submit_binary(model, slot, lead)
         # A slot may have taken over the claim, but never the turn.
         if self._claim is not None or self._turn is not None:
             self._end_claim()
+
+    def _submit_binary(self, model: ModelVersion, slot: RequestSlot, lead: int) -> None:
+        """Queue a request whose tensors follow the document, which is the first `lead` bytes of `slot`."""
+        intake = self._state.intake
+        plain = None if self.head.forwarded else model.plain.read(slot.view, lead, slot.offset)
+        if plain is None:
+            intake.submit(self, model)
+        else:
+            intake.submit_plain(self, model, plain, ALL_BINARY if plain.binary else ALL_JSON)
+
+    def _submit_known(self, model: ModelVersion, slot: RequestSlot, lead: int) -> None:
+        """As `_submit_binary`, to a model whose instances recognise requests by themselves."""
+        document = slot.view[:lead].tobytes()
+        key, id, sequence = split_document(document, slot.size - lead)
+        plan = self._state.intake.submit(self, model, key, id, lead, sequence)
+        if plan is not None and plan.known is not False and key[0] is document:
+            know(self._state, model, self.head, document, slot.size, plan)
 
     def _is_answered(self, answers: PreparedAnswers) -> bool:
         """Answer the request with what was prepared for it. Returns False if that is nothing."""

@@ -41,13 +41,6 @@ DIMS_MAX = 32
 # Triton keeps dimensions in signed 64-bit integers.
 DIM_MAX = 2**63 - 1
 
-# Documents are remembered that are no longer than this, and as many as this: some 12 MiB at worst, once parsed. One
-# with an id is not, as it does not come again.
-HEADER_KEPT_BYTES_MAX = 2048
-HEADERS_KEPT_MAX = 256
-
-_headers: dict[bytes, JsonObject] = {}
-
 _NOTHING: JsonObject = {}
 
 # An element of "inputs" or "outputs". It may be no object: then reading a member raises TypeError.
@@ -103,7 +96,7 @@ def decode_infer(
     elif header_length == 0:
         return decode_raw(body, spec, base), ALL_BINARY
     elif 0 < header_length <= len(body):
-        document = _parse_header(bytes(body[:header_length])) if document is None else document
+        document = parse_document(bytes(body[:header_length])) if document is None else document
     else:
         raise invalid(f"inference header size should be in range (0, {len(body)}), got: {header_length}")
 
@@ -129,18 +122,6 @@ def decode_infer(
     return request, options
 
 
-def _parse_header(text: bytes) -> JsonObject:
-    """The document before binary data. It holds no tensors, so the next request often has the very same one."""
-    document = _headers.get(text)
-    if document is None:
-        document = parse_document(text)
-        if len(text) <= HEADER_KEPT_BYTES_MAX and "id" not in document:
-            if len(_headers) >= HEADERS_KEPT_MAX:
-                _headers.clear()
-            _headers[text] = document
-    return document
-
-
 def _entries(value: object, member: str) -> list[Entry]:
     if type(value) is not list:
         raise invalid(f"'{member}' must be a list, got {json_name(value)}")
@@ -155,7 +136,6 @@ def _read_inputs(
     """Append an input for each of `entries` and return where the binary data, from `position` on, ends.
 
     The checks are inline because the loop runs for every request. The functions further down make their messages.
-    Shapes are copied because the document may be remembered.
     """
     inputs = request.inputs
     seen: set[str] = set()
@@ -183,14 +163,14 @@ def _read_inputs(
             if is_json or "binary_data_size" in parameters or "shared_memory_region" not in parameters:
                 raise _unreadable(entry, parameters)
             place = _read_place(f"input '{name}'", parameters)
-            inputs.append(tensor := memory.input(name, datatype, shape[:], *place))
+            inputs.append(tensor := memory.input(name, datatype, shape, *place))
             if tensor.gpu is not None:
                 request.uses_gpu = True
             continue
         if is_json:
             data = entry["data"]
             offset = data.offset if type(data) is PackedElements else -1
-            inputs.append(tensor := InputTensor(name, datatype, shape[:], pack(name, datatype, shape, data), offset))
+            inputs.append(tensor := InputTensor(name, datatype, shape, pack(name, datatype, shape, data), offset))
             if datatype == "BYTES":
                 tensor.strings = math.prod(shape)
             continue
@@ -198,7 +178,7 @@ def _read_inputs(
         if type(size) is not int or not 0 <= size <= len(body) - position:
             raise _bad_size(name, size, len(body) - position, request.model_name)
         end = position + size
-        inputs.append(InputTensor(name, datatype, shape[:], body[position:end], base + position if base >= 0 else -1))
+        inputs.append(InputTensor(name, datatype, shape, body[position:end], base + position if base >= 0 else -1))
         position = end
     return position
 

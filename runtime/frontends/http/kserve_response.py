@@ -18,14 +18,8 @@ import orjson
 
 from pyruntime.runtime.frontends.http.json_tensors import unpack
 from pyruntime.runtime.frontends.http.kserve_request import OutputOptions
-from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OutputTensor, Parameter
-
-# A model answers most requests with the same shapes, hence with the same document but for the id. Documents are
-# remembered that are no longer than this, and as many as this: some 8 MiB at most, with their keys.
-DOCUMENT_KEPT_BYTES_MAX = 2048
-DOCUMENTS_KEPT_MAX = 1024
-
-_documents: dict[tuple[str | int, ...], bytes] = {}
+from pyruntime.runtime.native._codecs import write_document
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor, Parameter
 
 
 def encode_infer(response: InferResponse, options: OutputOptions) -> tuple[bytes, int, list[memoryview | bytes]]:
@@ -45,48 +39,24 @@ def encode_infer(response: InferResponse, options: OutputOptions) -> tuple[bytes
 def encode_binary(response: InferResponse) -> tuple[bytes, list[memoryview | bytes], int]:
     """(document, the binary parts in order, the length of all of them in bytes), where all outputs are binary.
 
-    That is so for nearly all responses, so the document is remembered, all but the id and the parameters. Nobody may
-    change the parts: other responses have the same ones.
+    That is so for nearly all responses, whose documents native code writes.
     """
-    name, version, outputs = response.model_name, response.model_version, response.outputs
-    if type(outputs) is KeptOutputs:
-        encoded = outputs.derived.get((name, version))
-        if encoded is None:
-            encoded = _encode_outputs(response)
-            outputs.derive((name, version), encoded)
-    else:
-        encoded = _encode_outputs(response)
-    document, parts, length = encoded
-    if response.id:
-        document = b'{"id":%b,%b' % (orjson.dumps(response.id), document[1:])
+    written = write_document(response.id, response.model_name, response.model_version, response.outputs)
+    document, parts, length = _encode_outputs(response) if written is None else written
     if response.parameters:
         # In a string each quote is escaped, so this is the member.
         at = document.index(b'"outputs":')
-        document = b'%b"parameters":%b,%b' % (document[:at], orjson.dumps(response.parameters), document[at:])
-    return document, parts, length + len(document)
+        encoded = b'"parameters":%b,' % orjson.dumps(response.parameters)
+        return document[:at] + encoded + document[at:], parts, length + len(encoded)
+    return document, parts, length
 
 
 def _encode_outputs(response: InferResponse) -> tuple[bytes, list[memoryview | bytes], int]:
-    """(document without id and parameters, the binary parts, their length), where all outputs are binary."""
-    parts: list[memoryview | bytes] = []
-    length = 0
-    fields: list[str | int] = [response.model_name, response.model_version]
-    for output in response.outputs:
-        data = output.data
-        size = len(data)
-        length += size
-        parts.append(data)
-        # Names are strings and dimensions are not, so that no two responses have the same fields.
-        fields += (output.name, output.datatype, size, *output.shape)
-    key = tuple(fields)
-    known = _documents.get(key)
-    if known is None:
-        known = orjson.dumps(_members(response, [_binary_member(output) for output in response.outputs], {}))
-        if len(known) <= DOCUMENT_KEPT_BYTES_MAX:
-            if len(_documents) >= DOCUMENTS_KEPT_MAX:
-                _documents.clear()
-            _documents[key] = known
-    return known, parts, length
+    """As `encode_binary`, for any texts, and without parameters."""
+    parts = [output.data for output in response.outputs]
+    members = _members(response, [_binary_member(output) for output in response.outputs], {})
+    document = orjson.dumps({"id": response.id} | members if response.id else members)
+    return document, parts, len(document) + sum(map(len, parts))
 
 
 def encode_error(message: str) -> bytes:

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads heads of HTTP/1.1 requests, and bodies in chunks. (pure)
 
-A client sends the same head repeatedly: same URL, same lengths. So parsed heads are remembered by their bytes, and
-httptools parses only new ones. Refused heads are not remembered.
+The head of a plain request to a model is read by native code (`_codecs`), any other one by httptools. Heads are
+remembered by their bytes, because native code recognises requests to C++ backends by the object. Refused heads are not
+remembered.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import httptools
 from pyruntime.runtime.frontends.common.compression import accepted_encoding
 from pyruntime.runtime.frontends.common.origins import HTTP_ORIGINS, Origins, refuse_foreign
 from pyruntime.runtime.frontends.common.request_log import request_line
-from pyruntime.runtime.frontends.common.restrictions import OWN_ACCESS, Access, access_of, restrict
+from pyruntime.runtime.frontends.common.restrictions import API_OF, OWN_ACCESS, Access, access_of, restrict
 from pyruntime.runtime.frontends.http.routes import Endpoint, Route, match, match_metrics
 from pyruntime.runtime.inference.forwarding import Forwarded, HeaderPattern
+from pyruntime.runtime.native._codecs import read_head
 from pyruntime.runtime.observe.load_report import FORMAT_HEADER, load_format
 from pyruntime.runtime.settings import Restriction
 
@@ -78,6 +80,9 @@ class BadRequest(Exception):
         self.status = status
 
 
+# Endpoints whose requests are plain: no header but those that native code knows makes a difference.
+_PLAIN = frozenset({Endpoint.MODEL_INFER, Endpoint.MODEL_GENERATE, Endpoint.MODEL_GENERATE_STREAM})
+
 # Clients of HTTP/2 begin with this.
 _HTTP2 = b"PRI * HTTP/2.0\r\n"
 # A proxy and this server could read a repeated header of these differently, so that is refused.
@@ -124,6 +129,8 @@ class HeadReader:
         self._pattern = HeaderPattern(pattern)
         self._forwards_traceparent = bool(self._pattern.select([("traceparent", "")]))
         self._heads = _KnownHeads(self._read_new)
+        # Whether any header may be forwarded, or open an endpoint of _PLAIN.
+        self._reads_all = bool(pattern) or any(API_OF[endpoint] in self._restrictions for endpoint in _PLAIN)
         # The head in some bytes, which end with HEAD_END. Raises BadRequest. It is called for every request, hence no
         # method of ours.
         self.read: Callable[[bytes], Head] = self._heads.__getitem__
@@ -131,6 +138,11 @@ class HeadReader:
     def _read_new(self, head: bytes) -> Head:
         if len(head) > HEAD_BYTES_MAX:
             raise too_long()
+        plain = None if self._reads_all else plain_head(head)
+        if plain is not None:
+            if not plain.traceparent:
+                self._remember(head, plain)
+            return plain
         spans = _TRACEPARENT.findall(head)
         if spans:  # every request has another one, so the head is remembered without it; of several none counts
             known = self._read(head if self._forwards_traceparent else _TRACEPARENT.sub(b"", head))
@@ -154,11 +166,38 @@ class HeadReader:
         forwarded = self._pattern.select(collector.pairs())
         if forwarded:
             parsed = parsed._replace(forwarded=forwarded)
+        self._remember(head, parsed)
+        return parsed
+
+    def _remember(self, head: bytes, parsed: Head) -> None:
         if len(head) <= HEAD_KEPT_BYTES_MAX:
             if len(self._heads) >= HEADS_KEPT_MAX:
                 self._heads.clear()
             self._heads[head] = parsed
-        return parsed
+
+
+def plain_head(head: bytes) -> Head | None:
+    """The head of a plain request to a model; None for any other one, which may be wrong."""
+    fields = read_head(head)
+    if fields is None:
+        return None
+    method, target, length, document_length, encodings, traceparent = fields
+    route = match(method, target)
+    if route.endpoint not in _PLAIN:
+        return None
+    return Head(
+        route=route,
+        content_length=max(length, 0),
+        chunked=False,
+        header_length=None if document_length < 0 else document_length,
+        encoding="",
+        expects_continue=False,
+        keep_alive=True,
+        takes_chunks=True,
+        response_encoding=accepted_encoding(encodings) if encodings else "",
+        traceparent=traceparent,
+        line=request_line(method, target),
+    )
 
 
 def parse_metrics_head(head: bytes) -> Head:

@@ -8,7 +8,6 @@ import pytest
 
 from pyruntime.runtime.config.spec import DynamicBatchingSpec, TensorSpec
 from pyruntime.runtime.execution.signature import signature_of
-from pyruntime.runtime.requests.types import InferRequest, InputTensor
 
 from ..model_specs import BARE_SPEC
 
@@ -29,8 +28,7 @@ def model(batching=True):
 
 
 def signature(batching=True, **shapes):
-    inputs = [InputTensor(name, "FP32", list(shape), b"") for name, shape in shapes.items()]
-    return signature_of(model(batching), InferRequest("m", inputs=inputs))
+    return signature_of(model(batching), ((name, list(shape)) for name, shape in shapes.items()))
 
 
 SAME = [

@@ -11,14 +11,11 @@ from hypothesis import strategies as st
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
 from pyruntime.runtime.config.spec import TensorSpec
-from pyruntime.runtime.frontends.http import kserve_request
 from pyruntime.runtime.frontends.http.kserve_request import (
     ALL_BINARY,
     ALL_JSON,
     DIM_MAX,
     DIMS_MAX,
-    HEADER_KEPT_BYTES_MAX,
-    HEADERS_KEPT_MAX,
     TENSORS_MAX,
     OutputOptions,
     decode_infer,
@@ -36,11 +33,6 @@ SPEC = replace(
     required_inputs=frozenset({"X"}),
 )
 SHM_DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-
-
-@pytest.fixture(autouse=True)
-def forget():
-    kserve_request._headers.clear()
 
 
 def body_of(document, *binary):
@@ -415,41 +407,6 @@ def test_header_lengths_that_make_no_sense(header_length):
         decode_infer(memoryview(b"{}ab"), header_length, SPEC)
     assert caught.value.message == f"inference header size should be in range (0, 4), got: {header_length}"
     assert caught.value.code is Code.INVALID_ARG
-
-
-# --- remembered headers
-
-
-def test_same_document_again():
-    """A document that comes again gives a request of its own each time, with the contents of its own body."""
-    first, header_length = body_of({"inputs": [entry()], "outputs": [{"name": "Y"}], "parameters": {"k": 1}}, b"ab")
-    second = memoryview(bytes(first[:-2]) + b"cd")
-    one, _ = decode_infer(first, header_length, SPEC)
-    one.inputs[0].shape.append(9)
-    one.requested_outputs.append("Z")
-    one.parameters["k"] = 2
-    two, _ = decode_infer(second, header_length, SPEC)
-    assert len(kserve_request._headers) == 1
-    assert two == InferRequest(
-        "m", inputs=[InputTensor("X", "INT8", [2], b"cd")], requested_outputs=["Y"], parameters={"k": 1}
-    )
-
-
-def test_memory_is_bounded():
-    """However many documents there are, only so many are remembered."""
-    for i in range(HEADERS_KEPT_MAX + 10):
-        body, header_length = body_of({"inputs": [], "parameters": {"k": i}})
-        assert decode_infer(body, header_length, SPEC)[0].parameters == {"k": i}
-        assert 0 < len(kserve_request._headers) <= HEADERS_KEPT_MAX
-    assert len(kserve_request._headers) == 10
-
-
-@pytest.mark.parametrize("members", [{"id": "1"}, {"x": "x" * HEADER_KEPT_BYTES_MAX}], ids=["id", "long"])
-def test_documents_that_are_not_remembered(members):
-    """Documents that will not be repeated, and long ones, are not remembered."""
-    body, header_length = body_of({"inputs": [], **members})
-    decode_infer(body, header_length, SPEC)
-    assert kserve_request._headers == {}
 
 
 # --- anything at all

@@ -6,25 +6,21 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tritonclient.http import InferResult
 from tritonclient.utils import serialize_byte_tensor
 
 from pyruntime.runtime.frontends.http import kserve_response
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, OutputOptions
 from pyruntime.runtime.frontends.http.kserve_response import (
-    DOCUMENT_KEPT_BYTES_MAX,
-    DOCUMENTS_KEPT_MAX,
     encode_error,
     encode_infer,
 )
+from pyruntime.runtime.native._codecs import write_document
 from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OutputTensor
 from pyruntime.utils.dtypes import BY_NAME, DATATYPES
 from pyruntime.utils.errors import Code, InferenceError
-
-
-@pytest.fixture(autouse=True)
-def forget():
-    kserve_response._documents.clear()
 
 
 def respond(*outputs, name="m", version=1, id="", **members):
@@ -151,7 +147,7 @@ def test_output_without_a_json_form():
     )
 
 
-def test_remembered_document_is_that_of_its_response():
+def test_a_document_is_that_of_its_response():
     """Responses that differ in anything but contents and id have documents of their own."""
 
     def output(name="A", datatype="INT8", shape=(2, 1), size=2):
@@ -171,15 +167,14 @@ def test_remembered_document_is_that_of_its_response():
         respond(),
     ]
     documents = [encode_infer(response, ALL_BINARY)[0] for response in responses]
-    assert len(set(documents)) == len(kserve_response._documents) == len(responses)
-    assert [encode_infer(response, ALL_BINARY)[0] for response in responses] == documents
+    assert len(set(documents)) == len(responses)
     for response, document in zip(responses, documents, strict=True):
         response.id = "x"
         assert encode_infer(response, ALL_BINARY)[0] == b'{"id":"x",' + document[1:]
 
 
-def test_parameters_are_not_remembered():
-    """Responses that differ in id and parameters share a document, whatever their names and strings contain."""
+def test_ids_and_parameters_are_members_whatever_they_contain():
+    """So they are beside names and strings that look like members."""
     tensor = OutputTensor('"outputs":[', "INT8", [1], b"\1")
     for id in ("", "1", '"outputs":['):
         for parameters in ({"a": 0}, {"a": False}, {"a": 0.0}, {"outputs": '"outputs":['}, {}):
@@ -191,23 +186,28 @@ def test_parameters_are_not_remembered():
             described = {"datatype": "INT8", "shape": [1], "parameters": {"binary_data_size": 1}}
             members["outputs"] = [{"name": '"outputs":['} | described]
             assert (document, contents) == (json.dumps(members, separators=(",", ":")).encode(), b"\1")
-    assert len(kserve_response._documents) == 1
 
 
-def test_memory_is_bounded():
-    """However many documents there are, only so many are remembered."""
-    for i in range(DOCUMENTS_KEPT_MAX + 10):
-        document, _, _ = encode_infer(respond(version=i), ALL_BINARY)
-        assert json.loads(document)["model_version"] == str(i)
-        assert 0 < len(kserve_response._documents) <= DOCUMENTS_KEPT_MAX
-    assert len(kserve_response._documents) == 10
+OUTPUTS = st.builds(
+    OutputTensor,
+    st.text(),
+    st.sampled_from([each.name for each in DATATYPES]),
+    st.lists(st.integers(0, 2**70)),
+    st.binary(),
+)
 
 
-def test_long_documents_are_not_remembered():
-    """A document that is too long is made anew each time."""
-    response = respond(OutputTensor("Y" * DOCUMENT_KEPT_BYTES_MAX, "INT8", [1], b"\1"))
-    assert encode_infer(response, ALL_BINARY) == encode_infer(response, ALL_BINARY)
-    assert kserve_response._documents == {}
+@given(st.text(), st.text(), st.integers(1, 2**63 - 1), st.lists(OUTPUTS))
+def test_native_code_writes_the_bytes_of_the_reference(id, name, version, outputs):
+    """Or leaves a response to it: one with other texts than printable ASCII, or with sizes beyond 64 bits."""
+    response = InferResponse(name, version, id, outputs)
+    written = write_document(id, name, version, outputs)
+    if written is not None:
+        assert written == kserve_response._encode_outputs(response)
+    else:
+        texts = [id, name, *(output.name for output in outputs)]
+        is_plain = all(text.isascii() and text.isprintable() and not set('"\\') & set(text) for text in texts)
+        assert not is_plain or any(dim >= 2**63 for output in outputs for dim in output.shape)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Plain requests, which native code reads and checks in one pass over their bytes. (pure)
+
+Native code accepts a request whole, or leaves it to the reference: the decoder of its protocol and config/inputs.py,
+which word the errors. What it accepts means the same there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.execution.job import Job, Respond
+from pyruntime.runtime.execution.signature import signature_of
+from pyruntime.runtime.native._codecs import InferReader
+from pyruntime.runtime.requests.types import Slot
+from pyruntime.utils.dtypes import BY_NAME
+from pyruntime.utils.request_codec import RequestOptions, TensorRef
+
+# The most inputs, or outputs, and the most dimensions, of models whose requests native code reads (native/codecs).
+TENSORS_MAX = 64
+DIMS_MAX = 32
+
+
+class PlainRequest(NamedTuple):
+    """What native code has read: the id, the fields of RequestOptions, the inputs, the batch size, the priority.
+
+    `binary`: the client wants its outputs as binary data, all of them or none.
+    """
+
+    id: str
+    options: tuple[int | str, int, int, list[str] | None, str]
+    tensors: list[TensorRef]
+    rows: int
+    priority: int
+    binary: bool
+
+    def job(self, spec: ModelSpec, slot: Slot, respond: Respond, now_ns: int) -> Job:
+        """The job of this request, which lies in `slot` and has arrived now."""
+        signature = signature_of(spec, ((tensor[0], tensor[2]) for tensor in self.tensors)) if spec.is_batched else None
+        # As their constructor does, which costs a call.
+        options = tuple.__new__(RequestOptions, self.options)
+        job = Job(self.id, options, self.tensors, self.rows, signature, [slot], respond, now_ns)
+        job.priority = self.priority
+        return job
+
+
+class PlainRequests:
+    """Reads the plain requests to one model."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        inputs = [
+            (name, tensor.datatype, BY_NAME[tensor.datatype].size, tensor.shape, name in spec.required_inputs)
+            for name, tensor in spec.inputs.items()
+        ]
+        # None if there are no plain requests to this model.
+        self._reader: InferReader | None = None
+        if len(inputs) <= TENSORS_MAX and len(spec.outputs) <= TENSORS_MAX and _are_plain(spec):
+            self._reader = InferReader(inputs, list(spec.outputs), spec.max_batch_size)
+
+    def read(self, body: bytes | bytearray | memoryview, document_length: int, address: int) -> PlainRequest | None:
+        """The request whose document is the first `document_length` bytes of `body`; None if it is not plain.
+
+        The body lies at `address`, from which the addresses of its tensors are counted.
+        """
+        if self._reader is None:
+            return None
+        fields = self._reader.read(body, document_length, address)
+        # As the constructor does, which costs a call.
+        return None if fields is None else tuple.__new__(PlainRequest, fields)
+
+
+def _are_plain(spec: ModelSpec) -> bool:
+    """Whether the model sees the inputs as clients send them, and native code can say so."""
+    return all(each.reshape is None and len(each.shape) <= DIMS_MAX for each in spec.inputs.values())

@@ -1,0 +1,61 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads plain requests, and writes plain responses. Pure functions over buffers.
+
+What a reader accepts it has read and checked whole.
+
+What is not plain is a miss (None): the reference in Python reads it, and words the errors if it is wrong. A request
+that is accepted means what it means there.
+"""
+
+from collections.abc import Sequence
+
+from typing_extensions import Buffer
+
+from pyruntime.runtime.requests.types import OutputTensor
+from pyruntime.utils.request_codec import TensorRef
+
+def read_head(head: Buffer, /) -> tuple[str, bytes, int, int, str, str] | None:
+    """The head of an HTTP/1.1 request, which ends with the empty line.
+
+    `(method, target, content length, Inference-Header-Content-Length, Accept-Encoding, traceparent)`: lengths are in
+    bytes, -1 without such a header; texts are "" without one. Accepted are printable ASCII, GET and POST; not accepted
+    are bodies in chunks or compressed ones, `Expect`, `Upgrade`, `Connection` with another value than `keep-alive`,
+    and the format of a load report. All other headers have no effect on what is returned.
+    """
+
+def write_document(
+    id: str, model_name: str, model_version: int, outputs: list[OutputTensor], /
+) -> tuple[bytes, list[memoryview | bytes], int] | None:
+    """A response over HTTP whose outputs all follow its document as binary data.
+
+    `(document, the contents of the outputs, the length of all in bytes)`; None for texts that are not printable ASCII
+    or would have to be escaped, and dimensions of more than 64 bits.
+    """
+
+class InferReader:
+    """Reads inference requests to one model, whose tensors follow the document as binary data.
+
+    It does not change. Any thread may use it.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[tuple[str, str, int, Sequence[int], bool]],
+        outputs: Sequence[str],
+        max_batch_size: int,
+    ) -> None:
+        """`inputs`: name, datatype, bytes of an element (0 for BYTES), shape with the batch dimension, if required.
+
+        Raises ValueError for more than 64 inputs, 64 outputs, or 32 dimensions.
+        """
+
+    def read(
+        self, body: Buffer, document_length: int, address: int, /
+    ) -> tuple[str, tuple[int | str, int, int, list[str] | None, str], list[TensorRef], int, int, bool] | None:
+        """A request: `(id, options, tensors, rows, priority, outputs are binary)`.
+
+        The document is the first `document_length` bytes of `body`, and the body lies at `address`, from which those of
+        the tensors are counted. `options` has the fields of RequestOptions. The names, datatypes, shapes, sizes and
+        strings of the tensors, the batch size, and the names of outputs are as the model declares them.
+        """

@@ -1,0 +1,150 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "http_head.h"
+
+#include <cstring>
+
+namespace pyruntime {
+namespace {
+
+constexpr std::string_view kVersion = " HTTP/1.1";
+// Fewer digits than the largest number has.
+constexpr size_t kDigitsMax = 18;
+
+bool IsAlphanumeric(char each) {
+  return (each >= 'a' && each <= 'z') || (each >= 'A' && each <= 'Z') || (each >= '0' && each <= '9');
+}
+
+// RFC 9110, section 5.6.2.
+bool IsOfToken(char each) { return IsAlphanumeric(each) || (each != '\0' && std::strchr("!#$%&'*+-.^_`|~", each) != nullptr); }
+
+bool IsOfTarget(char each) { return IsAlphanumeric(each) || (each != '\0' && std::strchr("/._-~%", each) != nullptr); }
+
+// Whether a text is `lower`, which is in lower case, in any case.
+bool Equals(std::string_view text, std::string_view lower) {
+  if (text.size() != lower.size()) return false;
+  for (size_t index = 0; index < text.size(); ++index) {
+    const char each = text[index];
+    if ((each >= 'A' && each <= 'Z' ? each - 'A' + 'a' : each) != lower[index]) return false;
+  }
+  return true;
+}
+
+bool ReadLength(std::string_view digits, int64_t* length) {
+  if (*length >= 0 || digits.empty() || digits.size() > kDigitsMax) return false;
+  *length = 0;
+  for (const char each : digits) {
+    if (each < '0' || each > '9') return false;
+    *length = *length * 10 + (each - '0');
+  }
+  return true;
+}
+
+bool ReadOnce(std::string_view value, std::string_view* out) {
+  if (!out->empty() || value.empty()) return false;
+  *out = value;
+  return true;
+}
+
+// The form in which a span is passed on: 00-<trace>-<span>-<flags>, in lower case.
+bool IsSpan(std::string_view value) {
+  if (value.size() < 53 || value.size() > 103 || value[2] != '-') return false;
+  for (size_t index = 0; index < value.size(); ++index) {
+    const char each = value[index];
+    const bool is_hex = (each >= '0' && each <= '9') || (each >= 'a' && each <= 'f');
+    if (!is_hex && (each != '-' || index < 2)) return false;
+  }
+  return true;
+}
+
+// A header. Those that are told apart by their length first are those that matter here.
+bool ReadHeader(std::string_view name, std::string_view value, bool* has_host, HttpHead* out) {
+  switch (name.size()) {
+    case 4:
+      if (!Equals(name, "host")) return true;
+      if (*has_host) return false;
+      *has_host = true;
+      return true;
+    case 6:
+      return !Equals(name, "expect");
+    case 7:
+      return !Equals(name, "upgrade");
+    case 10:
+      return !Equals(name, "connection") || Equals(value, "keep-alive");
+    case 11:
+      return !Equals(name, "traceparent") || (IsSpan(value) && ReadOnce(value, &out->traceparent));
+    case 14:
+      return !Equals(name, "content-length") || ReadLength(value, &out->content_length);
+    case 15:
+      return !Equals(name, "accept-encoding") || ReadOnce(value, &out->accept_encoding);
+    case 16:
+      return !Equals(name, "content-encoding") && !Equals(name, "proxy-connection");
+    case 17:
+      return !Equals(name, "transfer-encoding");
+    case 28:
+      return !Equals(name, "endpoint-load-metrics-format");
+    case 31:
+      return !Equals(name, "inference-header-content-length") || ReadLength(value, &out->document_length);
+    default:
+      return true;
+  }
+}
+
+// The line without its end; false if there is none, or a byte in it that is no printable ASCII.
+bool TakeLine(std::string_view* rest, std::string_view* line) {
+  for (size_t index = 0; index < rest->size(); ++index) {
+    const unsigned char each = static_cast<unsigned char>((*rest)[index]);
+    if (each == '\r') {
+      if (index + 1 == rest->size() || (*rest)[index + 1] != '\n') return false;
+      *line = rest->substr(0, index);
+      rest->remove_prefix(index + 2);
+      return true;
+    }
+    if ((each < 0x20 && each != '\t') || each > 0x7e) return false;
+  }
+  return false;
+}
+
+bool ReadRequestLine(std::string_view line, HttpHead* out) {
+  if (line.size() <= kVersion.size() || line.substr(line.size() - kVersion.size()) != kVersion) return false;
+  line.remove_suffix(kVersion.size());
+  const size_t blank = line.find(' ');
+  if (blank == std::string_view::npos) return false;
+  out->method = line.substr(0, blank);
+  out->target = line.substr(blank + 1);
+  if ((out->method != "POST" && out->method != "GET") || out->target.empty() || out->target[0] != '/') return false;
+  for (const char each : out->target) {
+    if (!IsOfTarget(each)) return false;
+  }
+  return true;
+}
+
+bool SplitHeader(std::string_view line, std::string_view* name, std::string_view* value) {
+  size_t colon = 0;
+  while (colon < line.size() && IsOfToken(line[colon])) ++colon;
+  if (colon == 0 || colon == line.size() || line[colon] != ':') return false;
+  *name = line.substr(0, colon);
+  size_t begin = colon + 1, end = line.size();
+  while (begin < end && (line[begin] == ' ' || line[begin] == '\t')) ++begin;
+  while (end > begin && (line[end - 1] == ' ' || line[end - 1] == '\t')) --end;
+  *value = line.substr(begin, end - begin);
+  return true;
+}
+
+}  // namespace
+
+bool ReadHttpHead(std::string_view head, HttpHead* out) {
+  if (head.size() > kHeadBytesMax) return false;
+  std::string_view line, name, value;
+  if (!TakeLine(&head, &line) || !ReadRequestLine(line, out)) return false;
+  bool has_host = false;
+  for (int count = 0; count <= kHeadersMax; ++count) {
+    if (!TakeLine(&head, &line)) return false;
+    if (line.empty()) return head.empty();
+    if (!SplitHeader(line, &name, &value) || !ReadHeader(name, value, &has_host, out)) return false;
+  }
+  return false;
+}
+
+}  // namespace pyruntime

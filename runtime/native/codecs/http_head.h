@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reads the head of a plain HTTP/1.1 request, as clients of the inference protocol send it.
+
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace pyruntime {
+
+// The longest head, and the most headers, that are read here. Most clients send half a KiB and ten headers.
+constexpr size_t kHeadBytesMax = 8 << 10;
+constexpr int kHeadersMax = 64;
+
+// The parts of a head that the server acts on, as views of it. A number is -1, and a text empty, where there is no such
+// header.
+struct HttpHead {
+  std::string_view method;
+  std::string_view target;
+  int64_t content_length = -1;
+  int64_t document_length = -1;  // Inference-Header-Content-Length
+  std::string_view accept_encoding;
+  std::string_view traceparent;
+};
+
+// Returns false for a head that is malformed or not plain: another version than HTTP/1.1, a body in chunks or
+// compressed, `Expect`, `Upgrade`, an end of the connection, a header twice that must be there once, or any byte that
+// is no printable ASCII. All other headers are ignored. `head` ends with the empty line.
+bool ReadHttpHead(std::string_view head, HttpHead* out);
+
+}  // namespace pyruntime

@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Writes the document of an inference response over HTTP whose outputs all follow it as binary data.
+//
+//   document := {"id"?, "model_name", "model_version", "outputs": [output*]}
+//   output   := {"name", "datatype", "shape", "parameters": {"binary_data_size"}}
+//
+// The reference is frontends/http/kserve_response.py, whose bytes these are.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace pyruntime {
+
+class InferDocument {
+ public:
+  // Each method returns false for a text that is not printable ASCII or would have to be escaped.
+  bool Begin(std::string_view id, std::string_view model, int64_t version);
+  bool BeginOutput(std::string_view name, std::string_view datatype);
+  void AddDim(int64_t dim);
+  void EndOutput(uint64_t byte_size);
+
+  // The complete document.
+  const std::string& End();
+
+ private:
+  bool AddText(std::string_view text);
+
+  std::string text_;
+  bool has_outputs_ = false;
+  bool has_dims_ = false;
+};
+
+}  // namespace pyruntime

@@ -1,0 +1,434 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Native code reads plain requests as the reference does, or leaves them to it.
+
+The examples are near the border of what is accepted: what clients send, with one thing more, less, twice or otherwise.
+"""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import event, example, given
+from hypothesis import strategies as st
+from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
+
+from pyruntime.runtime.config.inputs import check_request
+from pyruntime.runtime.config.spec import TensorSpec
+from pyruntime.runtime.execution.job import request_options, tensor_refs
+from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, decode_infer
+from pyruntime.runtime.frontends.http.request_head import BadRequest, HeadReader, plain_head
+from pyruntime.runtime.inference.plain_requests import PlainRequest, PlainRequests
+from pyruntime.runtime.native._codecs import InferReader
+from pyruntime.utils.errors import InferenceError
+
+from ..model_specs import BARE_SPEC
+
+# --- heads
+
+# With a pattern that matches no header every head is read by the reference.
+REFERENCE = HeadReader(pattern="(?!)")
+PLAIN_HEAD = (
+    b"POST /v2/models/m/infer HTTP/1.1\r\nHost: localhost:8000\r\nContent-Length: 160\r\n"
+    b"Inference-Header-Content-Length: 96\r\n\r\n"
+)
+REQUEST_LINES = [
+    b"POST /v2/models/m/infer HTTP/1.1",
+    b"POST /v2/models/m/versions/3/infer HTTP/1.1",
+    b"POST /v2/models/m/generate HTTP/1.1",
+    b"POST /v2/models/m%20n/generate_stream HTTP/1.1",
+    b"GET /v2/models/m/infer HTTP/1.1",
+    b"POST /v2/models/m/infer?a=1 HTTP/1.1",
+    b"POST /v2/models//infer HTTP/1.1",
+    b"POST /v2/models/m/versions/x/infer HTTP/1.1",
+    b"POST http://host/v2/models/m/infer HTTP/1.1",
+    b"POST /v2/models/m/infer HTTP/1.0",
+    b"POST  /v2/models/m/infer HTTP/1.1",
+    b"POST /v2/models/m/infer  HTTP/1.1",
+    b"POST /v2/models/m/infer",
+    b"post /v2/models/m/infer HTTP/1.1",
+    b"PUT /v2/models/m/infer HTTP/1.1",
+    b"POST /v2/models/m/load HTTP/1.1",
+    b"",
+]
+NAMES = [
+    b"Host",
+    b"Accept",
+    b"User-Agent",
+    b"Content-Type",
+    b"Content-Length",
+    b"content-length",
+    b"Inference-Header-Content-Length",
+    b"Accept-Encoding",
+    b"Content-Encoding",
+    b"Transfer-Encoding",
+    b"Connection",
+    b"Proxy-Connection",
+    b"Expect",
+    b"Upgrade",
+    b"Traceparent",
+    b"endpoint-load-metrics-format",
+    b"X-Other",
+    b"Origin",
+    b"A b",
+    b"A(",
+    b"",
+]
+VALUES = [
+    b"1",
+    b"007",
+    b"999999999999999999",
+    b"1000000000000000000",
+    b"-1",
+    b"+1",
+    b"0x10",
+    b"1, 1",
+    b"",
+    b"*/*",
+    b"gzip, deflate",
+    b"identity",
+    b"chunked",
+    b"keep-alive",
+    b"Keep-Alive",
+    b"close",
+    b"keep-alive, close",
+    b"100-continue",
+    b"h2c",
+    b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    b"00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+    b"00-x",
+    b"json",
+    b"a\tb",
+    b"a\x00b",
+    b"\xc3\xa9",
+    b"a\x7fb",
+    b"a\rb",
+    b"a\nb",
+]
+BLANKS = [b"", b" ", b"\t", b"  ", b" \t "]
+LINES = st.builds(
+    lambda name, before, colon, after, value, behind: name + before + colon + after + value + behind,
+    st.sampled_from(NAMES),
+    st.sampled_from([b"", b"", b"", b" "]),
+    st.sampled_from([b":", b":", b":", b"", b"::"]),
+    st.sampled_from(BLANKS),
+    st.sampled_from(VALUES),
+    st.sampled_from(BLANKS),
+)
+
+
+USUAL = st.sampled_from([b"Host: h", b"Content-Length: 8", b"Accept: */*", b"Connection: keep-alive", b"X:y"])
+
+
+@st.composite
+def heads(draw):
+    """A head whose parts are mostly right: with more than one odd part hardly any would be accepted."""
+    lines = [draw(st.sampled_from(REQUEST_LINES[: draw(st.sampled_from([4, 4, 4, len(REQUEST_LINES)]))]))]
+    for _ in range(draw(st.integers(0, 4))):
+        lines.append(draw(LINES if not draw(st.integers(0, 3)) else USUAL))
+    ends = st.sampled_from([b"\r\n"] * 30 + [b"\n", b"\r", b"\r\n "])
+    head = b"".join(line + draw(ends) for line in lines) + b"\r\n"
+    return draw(with_another_byte(head))
+
+
+@st.composite
+def with_another_byte(draw, data):
+    """Mostly as it is; else with a byte changed, taken away or put in."""
+    if not data or draw(st.integers(0, 3)):
+        return data
+    at = draw(st.integers(0, len(data) - 1))
+    new = draw(st.sampled_from([b"", b"\xff", *(bytes([each]) for each in b'\0 \t\r\n:",}]0e')]))
+    return data[:at] + new + data[at + draw(st.integers(0, 1)) :]
+
+
+def read_by_reference(head):
+    try:
+        return REFERENCE.read(head)
+    except BadRequest as exc:
+        return exc
+
+
+@given(heads())
+@example(PLAIN_HEAD)
+def test_a_head_is_read_as_the_reference_does(head):
+    """Native code accepts no head that the reference refuses, and reads none otherwise."""
+    # What the server takes for a head ends with its first empty line.
+    head = head[: head.find(b"\r\n\r\n") + 4]
+    plain = plain_head(head) if head.endswith(b"\r\n\r\n") else None
+    event(f"is plain: {plain is not None}")
+    if plain is not None:
+        assert plain == read_by_reference(head)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        b"",
+        b"Connection: keep-alive\r\n",
+        b"User-Agent: geventhttpclient\r\nAccept: */*\r\nContent-Type: application/octet-stream\r\n",
+        b"Accept-Encoding: gzip, deflate\r\n",
+        b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n",
+        b"X-Request-Id: %b\r\n" % (b"9" * 200),
+    ],
+)
+def test_heads_of_clients_are_plain(more):
+    """Those of Triton's clients, curl, requests, aiohttp and wrk, with other headers and with a span."""
+    head = PLAIN_HEAD[:-2] + more + b"\r\n"
+    plain = plain_head(head)
+    assert plain is not None
+    assert plain == read_by_reference(head)
+    assert (plain.content_length, plain.header_length) == (160, 96)
+
+
+def test_a_head_that_ends_early_is_no_head():
+    """However much of it there is."""
+    for end in range(len(PLAIN_HEAD)):
+        assert plain_head(PLAIN_HEAD[:end]) is None
+
+
+# --- requests
+
+FLOATS = TensorSpec("FLOATS", "FP32", (-1,), (-1, -1))
+FIXED = TensorSpec("FIXED", "INT8", (2,), (-1, 2), optional=True)
+TEXTS = TensorSpec("TEXTS", "BYTES", (-1,), (-1, -1), optional=True)
+OUTPUTS = {name: TensorSpec(name, "FP32", (-1,), (-1, -1)) for name in ("Y", "Z")}
+BATCHING = replace(
+    BARE_SPEC,
+    inputs={"FLOATS": FLOATS, "FIXED": FIXED, "TEXTS": TEXTS},
+    outputs=OUTPUTS,
+    required_inputs=frozenset({"FLOATS"}),
+    max_batch_size=4,
+)
+ALONE = replace(
+    BARE_SPEC,
+    inputs={"FLOATS": replace(FLOATS, shape=(-1,)), "TEXTS": replace(TEXTS, shape=(-1,), optional=False)},
+    outputs=OUTPUTS,
+    required_inputs=frozenset({"FLOATS", "TEXTS"}),
+    max_batch_size=0,
+)
+ADDRESS = 4096
+
+
+def reference(spec, body, length):
+    """What the reference makes of a request: the fields of PlainRequest, or an error."""
+    try:
+        request, options = decode_infer(memoryview(body), length, spec, base=ADDRESS)
+        check_request(spec, request)
+    except InferenceError as exc:
+        return exc
+    assert options in (ALL_BINARY, ALL_JSON)
+    refs, priority = tensor_refs(request.inputs), request.priority
+    return PlainRequest(request.id, request_options(request), refs, request.batch_size, priority, options is ALL_BINARY)
+
+
+ODD_SHAPES = st.lists(st.sampled_from([0, 1, 2, 3, 5, -1, 2**31, 2**62, 2**64, 1.0, "1", None, True]), max_size=3)
+WHATEVER = st.sampled_from([None, True, 0, -1, 1.5, "", "x", "é", "\\", '"', [], {}, [1], {"a": 1}])
+
+
+def mostly(usual, odd, rare=30):
+    """What clients send, and once in so many times something else: with more of that hardly any would be accepted."""
+    return st.integers(0, rare).flatmap(lambda number: usual if number else odd)
+
+
+class Members(list):
+    """An object as it is written: a name may be there twice."""
+
+
+@st.composite
+def members(draw, wanted, others=("more",)):
+    """An object with these members in any order, and seldom without one, or with others."""
+    missing = draw(mostly(st.none(), st.sampled_from([*wanted, None])))
+    chosen = [(name, value) for name, value in wanted.items() if name != missing]
+    more = draw(mostly(st.none(), st.sampled_from([*wanted, *others])))
+    if more is not None:
+        chosen.append((more, draw(WHATEVER)))
+    return Members(draw(st.permutations(chosen)))
+
+
+def write(value, comma, colon):
+    if isinstance(value, Members):
+        return "{" + comma.join(f"{json.dumps(name)}{colon}{write(each, comma, colon)}" for name, each in value) + "}"
+    if isinstance(value, list):
+        return "[" + comma.join(write(each, comma, colon) for each in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+@st.composite
+def inputs(draw, name, shape):
+    datatype = {"FLOATS": "FP32", "FIXED": "INT8", "TEXTS": "BYTES"}.get(name, "FP32")
+    shape = draw(mostly(st.just(shape), ODD_SHAPES))
+    count = math.prod(dim if type(dim) is int and 0 <= dim < 9 else 1 for dim in shape)
+    if datatype == "BYTES":
+        words = [draw(st.binary(max_size=3)) for _ in range(count)]
+        contents = b"".join(len(word).to_bytes(4, "little") + word for word in words)
+        contents = draw(mostly(st.just(contents), with_another_byte(contents)))
+    else:
+        contents = bytes(count * (4 if datatype == "FP32" else 1))
+    size = draw(mostly(st.just(len(contents)), st.sampled_from([0, 1, 4, 8, 2**63, -1, "8", 8.0])))
+    datatype = draw(mostly(st.just(datatype), st.sampled_from(["FP32", "INT32", "fp32", "", 1])))
+    parameters = draw(members({"binary_data_size": size}, ["shared_memory_region"]))
+    entry = {"name": name, "shape": shape, "datatype": datatype, "parameters": parameters}
+    return draw(members(entry, ["data"])), contents
+
+
+FLAGS = mostly(st.booleans(), st.sampled_from([1, None]))
+OPTIONS = {
+    "binary_data_output": FLAGS,
+    "sequence_id": mostly(
+        st.sampled_from([0, 1, 10**18 - 1, "a", "a" * 128]), st.sampled_from([10**18, "", "a" * 129])
+    ),
+    "sequence_start": FLAGS,
+    "sequence_end": FLAGS,
+    "priority": mostly(st.integers(0, 3), st.sampled_from([2**64, -1])),
+    "timeout": mostly(st.just(1000), st.just(1.5)),
+}
+IDS = mostly(st.sampled_from(["", "1", "x" * 50]), st.sampled_from(["é", "a\nb", '"', 7]))
+
+
+@st.composite
+def outputs(draw):
+    """Mostly all outputs are wanted in one way."""
+    is_binary, entries = draw(st.booleans()), []
+    for name in draw(st.sampled_from([["Y"], ["Z"], ["Y", "Z"], [], ["Y", "Y"], ["W"]])):
+        entry = draw(members({"name": name}, ["parameters"]))
+        if draw(st.booleans()):
+            flag = draw(mostly(st.just(is_binary), FLAGS))
+            entry.append(("parameters", draw(members({"binary_data": flag}, ["classification"]))))
+        entries.append(entry)
+    return entries
+
+
+@st.composite
+def requests(draw, names, shape):
+    names = draw(st.permutations(names[: draw(st.integers(2, len(names)))]))
+    chosen = [draw(inputs(name, shape(name))) for name in draw(mostly(st.just(names), st.just([*names, *names[:1]])))]
+    document = {"inputs": [entry for entry, _ in chosen]}
+    if draw(st.booleans()):
+        document["id"] = draw(IDS)
+    if draw(st.booleans()):
+        document["outputs"] = draw(outputs())
+    if draw(st.booleans()):
+        some = draw(st.lists(st.sampled_from(sorted(OPTIONS)), unique=True))
+        document["parameters"] = draw(members({name: draw(OPTIONS[name]) for name in some}, ["custom", "triton_x"]))
+    comma, colon = draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,\r\n\t", " :")]))
+    text = write(draw(members(document)), comma, colon).encode()
+    text = draw(mostly(st.just(text), with_another_byte(text), rare=3))
+    body = text + b"".join(contents for _, contents in chosen) + draw(mostly(st.just(b""), st.just(b"x")))
+    return body, max(len(text) + draw(mostly(st.just(0), st.sampled_from([1, -1]))), 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "names", "shape"),
+    [
+        (BATCHING, ["FLOATS", "FIXED", "TEXTS"], lambda name: [2, 2]),
+        (BATCHING, ["FLOATS", "TEXTS", "OTHER"], lambda name: [1, 1]),
+        (ALONE, ["FLOATS", "TEXTS"], lambda name: [3]),
+    ],
+    ids=["batching", "unknown", "alone"],
+)
+@given(data=st.data())
+def test_a_request_is_read_as_the_reference_does(spec, names, shape, data):
+    """Native code accepts no request that the reference refuses, and reads none otherwise."""
+    body, length = data.draw(requests(names, shape))
+    plain = PlainRequests(spec).read(body, length, ADDRESS)
+    event(f"is plain: {plain is not None}")
+    if plain is not None:
+        expected = reference(spec, body, length)
+        assert plain == expected
+        assert list(map(type, plain.options)) == list(map(type, expected.options))
+
+
+def infer_body(inputs, outputs=None, **options):
+    body, length = InferenceServerClient.generate_request_body(inputs, outputs=outputs, **options)
+    return body, length
+
+
+def binary(name, array, datatype):
+    tensor = InferInput(name, list(array.shape), datatype)
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+ONE = np.ones((2, 3), np.float32)
+WORDS = np.array([[b"a", "ü".encode()], [b"", b"long" * 100]], dtype=object)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "options", "is_binary"),
+    [
+        (None, {}, True),
+        ([InferRequestedOutput("Y")], {}, True),
+        ([InferRequestedOutput("Y", binary_data=False)], {}, False),
+        (None, {"request_id": "7"}, True),
+        (None, {"sequence_id": 9, "sequence_start": True, "priority": 2, "timeout": 5}, True),
+        (None, {"sequence_id": "nine", "sequence_end": True}, True),
+    ],
+)
+def test_requests_of_clients_are_plain(outputs, options, is_binary):
+    """Those of Triton's Python client, with numbers and texts, and with its options."""
+    body, length = infer_body([binary("TEXTS", WORDS, "BYTES"), binary("FLOATS", ONE, "FP32")], outputs, **options)
+    plain = PlainRequests(BATCHING).read(body, length, ADDRESS)
+    assert plain is not None
+    assert plain == reference(BATCHING, body, length)
+    assert (plain.rows, plain.binary) == (2, is_binary)
+
+
+def test_a_request_that_ends_early_is_not_plain():
+    """Wherever it ends, in the document or behind it."""
+    body, length = infer_body([binary("FLOATS", ONE, "FP32")])
+    reader = PlainRequests(BATCHING)
+    for end in range(len(body)):
+        assert reader.read(body[:end], min(length, end), ADDRESS) is None
+    for end in range(length):
+        assert reader.read(body, end, ADDRESS) is None
+
+
+def test_more_strings_than_native_code_counts_are_left_to_a_thread():
+    """So that the event loop waits for no request."""
+    words = np.full((1, (64 << 10) + 1), b"", dtype=object)
+    body, length = infer_body([binary("FLOATS", ONE[:1], "FP32"), binary("TEXTS", words, "BYTES")])
+    assert PlainRequests(BATCHING).read(body, length, ADDRESS) is None
+    body, length = infer_body([binary("FLOATS", ONE[:1], "FP32"), binary("TEXTS", words[:, 1:], "BYTES")])
+    assert PlainRequests(BATCHING).read(body, length, ADDRESS) is not None
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        replace(BATCHING, inputs={"FLOATS": replace(FLOATS, reshape=(1, 1))}),
+        replace(BATCHING, inputs={f"X{number}": replace(FLOATS, name=f"X{number}") for number in range(65)}),
+        replace(BATCHING, outputs={f"Y{number}": FLOATS for number in range(65)}),
+        replace(BATCHING, inputs={"FLOATS": replace(FLOATS, shape=(-1,) * 33)}),
+    ],
+    ids=["reshape", "inputs", "outputs", "dimensions"],
+)
+def test_models_without_plain_requests(spec):
+    """Those that see inputs otherwise than clients send them, and those with more tensors than native code reads."""
+    body, length = infer_body([binary("FLOATS", ONE, "FP32")])
+    assert PlainRequests(spec).read(body, length, ADDRESS) is None
+
+
+class TestInferReader:
+    """Wrong arguments are exceptions, and nothing is read behind the end."""
+
+    def test_too_many_inputs(self):
+        with pytest.raises(ValueError, match="65 items, expected at most 64"):
+            InferReader([("X", "FP32", 4, (1,), True)] * 65, [], 0)
+
+    @pytest.mark.parametrize(
+        "arguments", [([1], [], 0), ([("X", "FP32", 4, "a", True)], [], 0), ([], [1], 0), (1, 2, 3)]
+    )
+    def test_other_types(self, arguments):
+        with pytest.raises(TypeError):
+            InferReader(*arguments)
+
+    @pytest.mark.parametrize("arguments", [(), (b"",), (b"", "a", 0), (1, 0, 0), (b"", 0, "a")])
+    def test_other_types_of_a_request(self, arguments):
+        with pytest.raises(TypeError):
+            InferReader([], [], 0).read(*arguments)
+
+    def test_a_document_longer_than_the_body(self):
+        assert InferReader([], [], 0).read(b'{"inputs":[]}', 14, 0) is None
+        assert InferReader([], [], 0).read(b'{"inputs":[]}', 13, 0) is not None

@@ -279,5 +279,9 @@ class _SilentPipe:
     def __init__(self, pipe):
         self._pipe = pipe
 
+    def is_closing(self):
+        """Nothing is left to be read."""
+        return True
+
     def close(self):
         self._pipe.close()

@@ -193,7 +193,6 @@ class CachedRequests:
                 statistics.failure(total_ns, FailureReason.CANCELED if job.cancelled else FailureReason.OTHER)
             self._note_if_idle()
 
-        statistics.first_response(time.monotonic_ns() - arrived_ns)
         self._model.take_turn(job)
         job.free()
         replay = self._replays[job] = Replay(job, stream, partial(self._response, job), ended)

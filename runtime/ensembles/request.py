@@ -356,12 +356,7 @@ class EnsembleRequest:
         elif send.is_last or not self._ensemble.spec.decoupled:
             self._last = response
         else:
-            if not number:
-                self._note_first()
             self.job.respond(response, False)
-
-    def _note_first(self) -> None:
-        self._ensemble.statistics.first_response(time.monotonic_ns() - self.job.arrived_ns)
 
     def _release_pace(self, step: int, iteration: int) -> None:
         """A decoupled step is done with an iteration: the one whose response it read may go on."""

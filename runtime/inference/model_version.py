@@ -26,6 +26,7 @@ from pyruntime.runtime.execution.job import Job, Respond, place_refs, request_op
 from pyruntime.runtime.execution.signature import signature_of
 from pyruntime.runtime.gpus.placement import spread
 from pyruntime.runtime.gpus.tensor_places import TensorPlaces, places_of_model
+from pyruntime.runtime.inference.first_responses import FirstResponse
 from pyruntime.runtime.inference.plain_requests import PlainRequests
 from pyruntime.runtime.inference.request_plans import RequestPlans
 from pyruntime.runtime.memory.client_use import ClientUse
@@ -256,6 +257,8 @@ class ModelVersion:
         Raises InferenceError UNAVAILABLE if the queue is full, and INVALID_ARG if its sequence does not permit the
         request now. The job's memory is free then, and `respond` is not called.
         """
+        if self.statistics.first_responses is not None:
+            job.respond = FirstResponse(job, self.statistics)
         if self._cached is not None:
             self._cached.start(job)
             return
@@ -278,6 +281,8 @@ class ModelVersion:
         """
         spec = self.spec
         if spec.is_batched or spec.iterative_sequence or self._cached is not None or not self._active:
+            return None
+        if self.statistics.first_responses is not None:
             return None
         if any(output.reshape is not None for output in spec.outputs.values()):
             return None

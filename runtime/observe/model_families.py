@@ -87,8 +87,7 @@ def new_statistics(
     """
     latencies = Latencies() if settings.summary_latencies else None
     histogram = None
-    # Without decoupled responses, the time of the first response is that of the request.
-    if settings.histogram_latencies and spec.decoupled:
+    if settings.histogram_latencies:
         bounds = FIRST_RESPONSE_BOUNDS_MS if spec.first_response_bounds_ms is None else spec.first_response_bounds_ms
         histogram = Histogram(built_in.FIRST_RESPONSE.name, labels_text(labels_of(spec, version)), list(bounds))
     return ModelStatistics(latencies, histogram, CacheStatistics() if has_cache else None, memory_usage)

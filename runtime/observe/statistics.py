@@ -261,7 +261,7 @@ class ModelStatistics:
         self.failure_ns += total_ns
 
     def first_response(self, total_ns: int) -> None:
-        """A decoupled model sent its first response to a request `total_ns` after that arrived."""
+        """The first response to a request was sent `total_ns` after that arrived."""
         if self.first_responses is not None:
             self.first_responses.observe(total_ns / 1e6)
 

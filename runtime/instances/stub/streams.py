@@ -192,8 +192,6 @@ class Streams:
         index, last_ns, now_ns = stream.count, stream.last_ns, time.monotonic_ns()
         stream.count, stream.last_ns = index + 1, now_ns
         stream.output_ns += now_ns - came_ns
-        if index == 0 and outcome is not None and not stream.job.is_padding:
-            self._statistics.first_response(came_ns - stream.job.arrived_ns)
         responses = self._statistics.response(index)
         if responses is None or stream.job.is_padding:
             return

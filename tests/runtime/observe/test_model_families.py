@@ -76,13 +76,12 @@ def test_without_durations():
     assert list(kinds(page)) == [*COUNTERS, *GAUGES]
 
 
-@pytest.mark.parametrize(("text", "has_histogram"), [("", False), (DECOUPLED, True)])
-def test_all_families(text, has_histogram):
-    """Summaries are of every model; first responses of those that have more than one."""
+@pytest.mark.parametrize("text", ["", DECOUPLED])
+def test_summaries_and_first_responses_are_of_every_model(text):
     page = model_lines([reading(text, ALL)], ALL)
     extra = kinds(page).items() - kinds(model_lines([reading()], USUAL)).items()
     expected = {(name, "summary") for name in SUMMARIES}
-    assert extra == expected | ({("nv_inference_first_response_histogram_ms", "histogram")} if has_histogram else set())
+    assert extra == expected | {("nv_inference_first_response_histogram_ms", "histogram")}
     assert len(families(page)) == len(kinds(page))
 
 

@@ -21,7 +21,6 @@ from pyruntime.runtime.instances.output_findings import OutputFindings
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
-from pyruntime.runtime.observe.families import Histogram
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.observe.statistics_entry import statistics_entry
 from pyruntime.runtime.regions import create_region
@@ -567,7 +566,6 @@ class TestDecoupled:
 
     def test_statistics_of_responses(self, decoupled):
         """The outcomes of the first responses, of the second ones, and so on."""
-        decoupled.statistics.first_responses = histogram = Histogram("h", "", [])
         decoupled.post(Request(), Request())
         decoupled.respond(1, EMPTY, False)
         decoupled.batches.answered(result(1, SENDER, SENDER))
@@ -583,15 +581,12 @@ class TestDecoupled:
         shown = statistics_entry(decoupled.statistics, "m", 1)["response_stats"]
         counts = [[each[name]["count"] for name in ("compute_infer", "compute_output")] for each in shown.values()]
         assert counts == [[2, 2], [1, 1], [1, 0]]
-        assert "h_count 2" in histogram.lines("h")
 
     def test_statistics_of_the_end_alone(self, decoupled):
-        """An end without any response is empty, and no first response."""
-        decoupled.statistics.first_responses = histogram = Histogram("h", "", [])
+        """An end without any response is empty."""
         decoupled.post()
         decoupled.respond(1, None, True)
         assert decoupled.statistics.responses[0].empty_count == 1
-        assert "h_count 0" in histogram.lines("h")
 
     def test_statistics_of_a_death(self, decoupled):
         """The error that a client gets in place of the next response counts there."""

@@ -18,6 +18,7 @@ with atheris.instrument_imports(include=["pyruntime"]):
     from pyruntime.runtime.frontends.grpc import infer_request
     from pyruntime.runtime.frontends.http.generate_request import decode_generate
     from pyruntime.runtime.frontends.http.kserve_request import decode_infer
+    from pyruntime.runtime.frontends.http.long_strings import LongStrings
     from pyruntime.runtime.frontends.http.raw_request import decode_raw
     from pyruntime.runtime.frontends.http.repository_request import decode_load, decode_unload
     from pyruntime.runtime.frontends.http.request_head import HEAD_END, BadRequest, ChunkedBody, HeadReader
@@ -82,7 +83,7 @@ PARSERS = [
     lambda data: ChunkedBody().feed(data),
     lambda data: decode_infer(memoryview(data), None, SPEC),
     lambda data: decode_infer(memoryview(data), len(data) // 2, SPEC),
-    lambda data: decode_generate(data, SPEC),
+    lambda data: decode_generate(LongStrings(data), SPEC),
     lambda data: decode_raw(memoryview(data), ONE, -1),
     decode_load,
     decode_unload,

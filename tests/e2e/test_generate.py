@@ -268,6 +268,12 @@ class TestStreams:
         for document in ({"COUNT": 2}, {"COUNT": [2]}, {"parameters": {"COUNT": 2}}):
             assert [each["TOKEN"] for each in stream(server, "tokens", PROMPT="a b c", **document)[1]] == ["a", "b"]
 
+    def test_texts_as_long_as_a_body_may_be(self, server):
+        """A file in base64 is one long string. It reaches the model as it is."""
+        words = [letter * (12 * MIB) for letter in "abc"]
+        status, found = stream(server, "tokens", PROMPT=" ".join(words))
+        assert (status, [each["TOKEN"] == word for each, word in zip(found, words, strict=True)]) == (200, [True] * 3)
+
     def test_model_that_is_not_decoupled(self, server):
         """Its one response is the one event, with its parameters."""
         found = stream(server, "echo", IN=[1, 2])

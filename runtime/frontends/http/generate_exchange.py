@@ -8,6 +8,7 @@ sent it, and a model has a limited number of unreleased responses.
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections import deque
 from functools import partial
@@ -17,6 +18,7 @@ from pyruntime.runtime.frontends.http.exchange import Connection, Piece, note_se
 from pyruntime.runtime.frontends.http.generate_request import decode_generate, parsed_bytes
 from pyruntime.runtime.frontends.http.generate_response import encode_generate, event
 from pyruntime.runtime.frontends.http.kserve_response import encode_error
+from pyruntime.runtime.frontends.http.long_strings import LongStrings
 from pyruntime.runtime.frontends.http.model_exchange import ModelExchange
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.frontends.http.response_head import (
@@ -32,9 +34,6 @@ from pyruntime.runtime.inference.threads import PARSED_AT_ONCE_MAX
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.utils.errors import Code, InferenceError
 
-# The longest body, decompressed. Its strings are decoded in one piece, in which no other thread runs: 16 MiB take some
-# 70 ms if they become 4 bytes for each character.
-GENERATE_BYTES_MAX = 16 << 20
 # Events that may wait for the client. A model has far fewer unreleased responses, but any number of errors.
 EVENTS_WAITING_MAX = 1024
 
@@ -48,7 +47,7 @@ class _GeneratingExchange(ModelExchange[None]):
     """The base of both: decodes the request."""
 
     options = None
-    body_bytes_max = GENERATE_BYTES_MAX
+    body_bytes_max = sys.maxsize  # there may be whole files in it
     _takes_decoupled = True
     # Further responses of the model are dropped.
     _over = False
@@ -60,19 +59,23 @@ class _GeneratingExchange(ModelExchange[None]):
         if model is None or model.is_gone:  # it may have been replaced while the body came in
             model = self._find_model()
         if len(self._body) > PARSED_AT_ONCE_MAX:
-            self._run(partial(parsed_bytes, self._body), self._parse, "read a request")
+            self._run(partial(LongStrings, self._body), self._read, "read a request")
         else:
             self._state.intake.submit(self, model)
             if self._claim is not None:
                 self._end_claim()
 
-    def _parse(self, nbytes: int) -> None:
-        """Have a thread decode a large request, once it is known how much memory that may take."""
+    def _read(self, strings: LongStrings) -> None:
+        """Have a thread look how much memory a large request may take."""
+        self._run(partial(parsed_bytes, strings), partial(self._parse, strings), "read a request")
+
+    def _parse(self, strings: LongStrings, nbytes: int) -> None:
+        """Have a thread decode a large request."""
         assert self._model is not None  # it is known before anything is read
         if self._claim is None:
             self._claim = self._connection.claim()
         self._claim.take(nbytes)
-        self._run(partial(decode_generate, self._body, self._model.spec), self._decoded, "parse a request")
+        self._run(partial(decode_generate, strings, self._model.spec), self._decoded, "parse a request")
 
     def _decoded(self, request: InferRequest) -> None:
         """Submit a large request, which a thread has decoded."""
@@ -86,7 +89,7 @@ class _GeneratingExchange(ModelExchange[None]):
     def decode(self, model: ModelVersion) -> tuple[InferRequest, None]:
         """See IncomingRequest."""
         request, self._request = self._request, None
-        return request or decode_generate(self._body, model.spec), None
+        return request or decode_generate(LongStrings(self._body), model.spec), None
 
     def respond(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
         """See execution.job.Respond."""

@@ -21,6 +21,7 @@ from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
 from pyruntime.runtime.frontends.common.json_document import find_duplicate, invalid, json_name, parse_document
 from pyruntime.runtime.frontends.common.request_parameters import read_custom_parameters, read_id
 from pyruntime.runtime.frontends.http.json_tensors import flatten, pack
+from pyruntime.runtime.frontends.http.long_strings import LongStrings
 from pyruntime.runtime.json_types import JsonObject
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.errors import Code, InferenceError
@@ -33,22 +34,25 @@ VALUES_MAX = 1 << 20
 PARAMETER_CHARACTERS_MAX = 4 << 20
 
 
-def parsed_bytes(text: bytes | bytearray) -> int:
-    """How many bytes the strings in a document may take while it is decoded, as Python's strings and as tensors.
+def parsed_bytes(strings: LongStrings) -> int:
+    """How many bytes the strings of a document may take while it is decoded, as Python's strings and as tensors.
 
-    A string takes up to 4 bytes for each character if one of its characters is not in Latin-1.
+    A string takes up to 4 bytes for each character if one of its characters is not in Latin-1. Long ones become tensors
+    without becoming strings.
     """
-    is_narrow = text.isascii() and b"\\u" not in text
-    return (2 if is_narrow else 5) * len(text)
+    rest = strings.rest
+    is_narrow = rest.isascii() and b"\\u" not in rest
+    return (2 if is_narrow else 5) * len(rest) + strings.bytes
 
 
-def decode_generate(text: bytes | bytearray, spec: ModelSpec) -> InferRequest:
-    """The request in `text` for the model of `spec`. Raises InferenceError (INVALID_ARG) for every mistake."""
+def decode_generate(strings: LongStrings, spec: ModelSpec) -> InferRequest:
+    """The request for the model of `spec`. Raises InferenceError (INVALID_ARG) for every mistake."""
+    text = strings.rest
     document = parse_document(text, VALUES_MAX)
     request = InferRequest(spec.name)
     twice = find_duplicate(text, document)
     if "id" in document:
-        request.id = read_id(document.pop("id"))
+        request.id = read_id(strings.restored(document.pop("id")))
     if twice is not None:
         raise _duplicate(request, twice, spec)
     nested = document.pop("parameters", {})
@@ -62,9 +66,10 @@ def decode_generate(text: bytes | bytearray, spec: ModelSpec) -> InferRequest:
     for name, value in (document | nested).items():
         tensor = spec.inputs.get(name)
         if tensor is None:
-            parameters[name] = value if type(value) not in (list, dict) else orjson.dumps(value).decode()
+            whole = strings.restored(value)
+            parameters[name] = whole if type(whole) not in (list, dict) else orjson.dumps(whole).decode()
         else:
-            request.inputs.append(_read_input(tensor, value))
+            request.inputs.append(_read_input(tensor, value, strings))
     if sum(len(value) for value in parameters.values() if type(value) is str) > PARAMETER_CHARACTERS_MAX:
         raise invalid(f"the request's parameters have more than {PARAMETER_CHARACTERS_MAX} characters")
     read_custom_parameters(request, parameters)
@@ -76,10 +81,17 @@ def _duplicate(request: InferRequest, name: str, spec: ModelSpec) -> InferenceEr
     return request.failure(f"{what} '{name}' already exists in request", Code.INVALID_ARG)
 
 
-def _read_input(tensor: TensorSpec, value: object) -> InputTensor:
+def _read_input(tensor: TensorSpec, value: object, strings: LongStrings) -> InputTensor:
     elements = flatten(tensor.name, value) if type(value) is list else [value]
     shape = _fill(tensor, len(elements))
-    contents = pack(tensor.name, tensor.datatype, shape, elements)
+    if tensor.datatype == "BYTES":
+        culprit = next((each for each in elements if type(each) is not str), "")
+        if type(culprit) is not str:
+            raise invalid(
+                f"attempt to access JSON non-string as string: input '{tensor.name}' takes strings, got "
+                f"{json_name(culprit)}"
+            )
+    contents = pack(tensor.name, tensor.datatype, shape, strings.packed(tensor.name, tensor.datatype, elements))
     return InputTensor(tensor.name, tensor.datatype, shape, contents, strings=len(elements))
 
 

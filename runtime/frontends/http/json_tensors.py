@@ -141,6 +141,13 @@ def pack_long_string(
     return position
 
 
+def pack_string(name: str, datatype: str, element: object, memory: memoryview) -> int:
+    """As pack_slice for one element of BYTES. Returns its bytes."""
+    contents = _pack_elements(name, datatype, [element])
+    memory[: len(contents)] = contents
+    return len(contents)
+
+
 def _piece_end(text: bytes | bytearray, at: int, end: int) -> int:
     """The end of a piece of a string that begins at `at`; `end` is that of the string."""
     if end - at <= STRING_BYTES:

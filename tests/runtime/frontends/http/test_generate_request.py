@@ -15,6 +15,7 @@ from pyruntime.runtime.frontends.http.generate_request import (
     decode_generate,
     parsed_bytes,
 )
+from pyruntime.runtime.frontends.http.long_strings import LONG_BYTES, LongStrings
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.byte_tensors import serialize_byte_tensor
 from pyruntime.utils.errors import Code, InferenceError
@@ -35,7 +36,7 @@ LLM = spec(("PROMPT", "STRING", [1]), ("STREAM", "BOOL", [1]))
 
 def decode(document, model=LLM):
     text = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return decode_generate(text, model)
+    return decode_generate(LongStrings(text), model)
 
 
 def refusal(document, model=LLM):
@@ -138,9 +139,9 @@ def test_shapes_always_fit(dims, count):
         ({"id": 1}, "'id' must be a string, got an integer"),
         ({"parameters": [1]}, "Expected JSON object for keyword: 'parameters', got a list"),
         ({"parameters": None}, "Expected JSON object for keyword: 'parameters', got null"),
-        ({"PROMPT": 1}, "the data of input 'PROMPT' must hold strings for BYTES, got an integer"),
-        ({"PROMPT": None}, "the data of input 'PROMPT' must hold strings for BYTES, got null"),
-        ({"PROMPT": {}}, "the data of input 'PROMPT' must hold strings for BYTES, got an object"),
+        ({"PROMPT": 1}, "attempt to access JSON non-string as string: input 'PROMPT' takes strings, got an integer"),
+        ({"PROMPT": None}, "attempt to access JSON non-string as string: input 'PROMPT' takes strings, got null"),
+        ({"PROMPT": {}}, "attempt to access JSON non-string as string: input 'PROMPT' takes strings, got an object"),
         ({"STREAM": "no"}, "the data of input 'STREAM' must hold true or false for BOOL, got a string"),
         ({"STREAM": 1}, "the data of input 'STREAM' must hold true or false for BOOL, got an integer"),
         ({"PROMPT": ["a", "b"]}, "The schema can not convert input 'PROMPT' to tensor with proper shape"),
@@ -222,13 +223,37 @@ def test_any_object(document):
     assert inputs == []
 
 
+@pytest.mark.parametrize("character", ["x", "é", "\U0001f600", '"', "\\", "\n"])
+def test_long_strings_are_inputs_like_short_ones(character):
+    """A string of any length is an input, a part of one, a parameter, a part of one, or a name."""
+    long = character * (LONG_BYTES + 1)
+    model = spec(("IN", "STRING", [-1]), ("ONE", "STRING", [1]))
+    document = {"IN": ["a", long, "", long[1:]], "ONE": long, "p": long, "q": ["b", {"c": long}], long: 1}
+    for text in (json.dumps(document), json.dumps(document, ensure_ascii=False)):
+        request = decode(text.encode(), model)
+        assert [each.name for each in request.inputs] == ["IN", "ONE"]
+        assert bytes(request.inputs[0].data) == strings("a", long, "", long[1:])
+        assert bytes(request.inputs[1].data) == strings(long)
+        assert request.parameters["p"] == long
+        assert json.loads(request.parameters["q"]) == ["b", {"c": long}]
+        assert request.parameters[long] == 1
+
+
+def test_long_strings_are_no_other_inputs():
+    """Where another kind of value, or another name, is wanted, a long string is refused as a short one is."""
+    long = "x" * (LONG_BYTES + 1)
+    assert "must hold true or false for BOOL, got a string" in refusal({"STREAM": long, "PROMPT": "x"})
+    assert "got an integer" in refusal({"PROMPT": [1, long]}, spec(("PROMPT", "STRING", [2])))
+    assert decode({"id": long}).id == long
+
+
 def test_long_parameters():
     """Strings of parameters have a limit together; those of tensors have none."""
     half = "x" * (PARAMETER_CHARACTERS_MAX // 2)
     spec = spec_from("name: 'm' input { name: 'IN' data_type: TYPE_STRING dims: 1 }")
-    assert decode_generate(json.dumps({"IN": 3 * half, "a": half, "b": half}).encode(), spec).parameters["b"] == half
+    assert decode({"IN": 3 * half, "a": half, "b": half}, spec).parameters["b"] == half
     with pytest.raises(InferenceError, match="parameters have more than 4194304 characters"):
-        decode_generate(json.dumps({"IN": "", "a": half, "parameters": {"b": half, "c": "x"}}).encode(), spec)
+        decode({"IN": "", "a": half, "parameters": {"b": half, "c": "x"}}, spec)
 
 
 @pytest.mark.parametrize(
@@ -236,4 +261,4 @@ def test_long_parameters():
 )
 def test_bytes_that_parsing_takes(text, factor):
     """A character that is not ASCII makes its whole string wider."""
-    assert parsed_bytes(bytearray(text)) == factor * len(text)
+    assert parsed_bytes(LongStrings(bytearray(text))) == factor * len(text)

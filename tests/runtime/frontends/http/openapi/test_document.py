@@ -16,6 +16,7 @@ from pyruntime.runtime.frontends.http.generate_request import decode_generate
 from pyruntime.runtime.frontends.http.generate_response import encode_generate
 from pyruntime.runtime.frontends.http.kserve_request import ALL_JSON, OutputOptions, decode_infer
 from pyruntime.runtime.frontends.http.kserve_response import encode_infer
+from pyruntime.runtime.frontends.http.long_strings import LongStrings
 from pyruntime.runtime.frontends.http.openapi.document import ServedVersion, openapi_document
 from pyruntime.runtime.frontends.http.repository_request import decode_load
 from pyruntime.runtime.frontends.http.routes import Endpoint, match
@@ -219,7 +220,7 @@ def test_generate_requests(model, request_, good):
     name, version, text = next(each for each in MODELS if each[0] == model)
     spec = spec_of(name, text)
     body = json.dumps(request_).encode()
-    assert accepts(lambda: decode_generate(body, spec), lambda made: check_request(spec, made)) is good
+    assert accepts(lambda: decode_generate(LongStrings(body), spec), lambda made: check_request(spec, made)) is good
     assert schema(f"GenerateRequest-{name}-{version}").is_valid(request_) is good
 
 

@@ -33,6 +33,11 @@ PYTHON_KEYS = {
 _GLOBAL = ""
 # The interval of --reload, in seconds.
 RELOAD_POLL_S = 1
+# A response cache knows nothing of headers.
+_SHARED_ANSWERS = (
+    "--cache-config with a header forward pattern: the response cache gives the answer to one client's headers to "
+    "clients with others, so no model that acts on headers may have `response_cache { enable: true }`"
+)
 # The settings of a host policy, as in Triton.
 HOST_POLICY_KEYS = ("numa-node", "cpu-cores")
 
@@ -89,7 +94,10 @@ def resolve(values: Mapping[str, Value]) -> tuple[ServerSettings, list[str]]:
     fields["cuda_memory_pool_bytes"] = read_pool_sizes(pools)
     fields["host_policies"] = _host_policies(values.get("host-policy", []))
     fields["python_backend"] = _python_backend(backend_config, warnings)
-    return ServerSettings(**fields), warnings
+    settings = ServerSettings(**fields)
+    if settings.cache_config and (settings.http_header_forward_pattern or settings.grpc_header_forward_pattern):
+        warnings.append(_SHARED_ANSWERS)
+    return settings, warnings
 
 
 def _tls(protocol: str, values: Mapping[str, Value]) -> TlsSettings | None:

@@ -190,6 +190,15 @@ def test_a_response_cache_without_its_name_or_key(text):
         settings(f"--cache-config={text}")
 
 
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_cache_and_forwarded_headers(protocol):
+    """Models act on headers, which the cache does not see: whoever has both is warned."""
+    cache, pattern = "--cache-config=local,size=1048576", f"--{protocol}-header-forward-pattern=x-user"
+    (warning,) = warnings(cache, pattern)
+    assert "one client's headers" in warning
+    assert warnings(cache) == warnings(pattern) == []
+
+
 def test_host_policies():
     """By their names, with all that is set for each."""
     resolved = settings(

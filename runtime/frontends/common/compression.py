@@ -53,6 +53,14 @@ def compress_all(parts: Iterable[bytes | memoryview], encoding: str, level: int 
     return b"".join(pieces)
 
 
+def compress_pieces(parts: Iterable[bytes | memoryview], encoding: str) -> Iterator[bytes]:
+    """The pieces of `parts`, joined and compressed, as `parts` come; some may be empty."""
+    compressor = zlib.compressobj(LEVEL, zlib.DEFLATED, _FORMATS[encoding])
+    for part in parts:
+        yield compressor.compress(part)
+    yield compressor.flush()
+
+
 def decompress(data: bytes | bytearray | memoryview, encoding: str, limit: int) -> bytes:
     """Decompress `data` to at most `limit` bytes, without using more memory than that.
 

@@ -16,10 +16,11 @@ from functools import partial
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.http.exchange import Connection, Piece, note_sending, nothing_to_release
 from pyruntime.runtime.frontends.http.generate_request import decode_generate, parsed_bytes
-from pyruntime.runtime.frontends.http.generate_response import encode_generate, event
+from pyruntime.runtime.frontends.http.generate_response import encode_generate, event, large_generate
+from pyruntime.runtime.frontends.http.json_pieces import LARGE_BYTES
 from pyruntime.runtime.frontends.http.kserve_response import encode_error
+from pyruntime.runtime.frontends.http.large_exchange import LargeExchange
 from pyruntime.runtime.frontends.http.long_strings import LongStrings
-from pyruntime.runtime.frontends.http.model_exchange import ModelExchange
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.frontends.http.response_head import (
     JSON,
@@ -43,7 +44,7 @@ _NOT_ONE = (
 )
 
 
-class _GeneratingExchange(ModelExchange[None]):
+class _GeneratingExchange(LargeExchange[None]):
     """The base of both: decodes the request."""
 
     options = None
@@ -112,26 +113,53 @@ class _GeneratingExchange(ModelExchange[None]):
 class GenerateExchange(_GeneratingExchange):
     """`generate`: the model must produce exactly one response, however it does so."""
 
-    _documents: tuple[bytes, ...] = ()
+    # The one response: its document, or itself if that is large. It is sent when the model has said that it is the one.
+    _document = b""
+    _large_response: InferResponse | None = None
 
     def _take_response(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
         failure = None
         if isinstance(outcome, InferenceError):
             failure = outcome
         elif outcome is not None:
-            try:
-                self._documents += (encode_generate(outcome),)
-            except InferenceError as exc:
-                failure = exc
-            outcome.release()
-        if failure is None and (len(self._documents) > 1 or (final and not self._documents)):
+            if self._document or self._large_response is not None:
+                failure = InferenceError(_NOT_ONE)
+                outcome.release()
+            elif sum(len(output.data) for output in outcome.outputs) > LARGE_BYTES:
+                self._large_response = outcome
+            else:
+                failure = self._encode(outcome)
+        if failure is None and final and not self._document and self._large_response is None:
             failure = InferenceError(_NOT_ONE)
         if failure is not None:
             self._stop()
+            self._drop()
             self.reject(failure)
+        elif final and self._large_response is not None:
+            response, self._large_response = self._large_response, None
+            self._answer_in_pieces(response, partial(large_generate, response))
         elif final:
             lines = JSON + self._load_report_line() if self.head.load_format else JSON
-            self._respond(200, self._documents[0], lines)
+            self._respond(200, self._document, lines)
+
+    def _encode(self, response: InferResponse) -> InferenceError | None:
+        try:
+            self._document = encode_generate(response)
+        except InferenceError as exc:
+            return exc
+        finally:
+            response.release()
+        return None
+
+    def _drop(self) -> None:
+        response, self._large_response = self._large_response, None
+        if response is not None:
+            response.release()
+
+    def abandon(self) -> None:
+        """See Exchange."""
+        super().abandon()
+        self._drop()
 
 
 class GenerateStreamExchange(_GeneratingExchange):

@@ -10,10 +10,15 @@ A document has no line breaks, so that it is one line of an event.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import orjson
 
+from pyruntime.runtime.frontends.http.json_pieces import ELEMENT, ELEMENTS, check_elements, pieces
 from pyruntime.runtime.frontends.http.json_tensors import unpack
-from pyruntime.runtime.requests.types import InferResponse
+from pyruntime.runtime.frontends.http.large_answer import Body
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 
 
 def encode_generate(response: InferResponse) -> bytes:
@@ -21,12 +26,28 @@ def encode_generate(response: InferResponse) -> bytes:
 
     Parameters stand beside the outputs, and give way to all else of their names. Raises InferenceError as `unpack`.
     """
+    return orjson.dumps(_members(response, lambda output: unpack(output, unwrap=True)))
+
+
+def large_generate(response: InferResponse, is_stopped: Callable[[], bool]) -> Body:
+    """The same for a large one, to be made piece by piece: see large_answer.large_body."""
+
+    def write(output: OutputTensor) -> object:
+        check_elements(output, is_stopped)
+        return ELEMENT if math.prod(output.shape) == 1 else ELEMENTS
+
+    members = _members(response, write)
+    outputs = {output.name: output for output in response.outputs}
+    return Body(pieces(orjson.dumps(members), [outputs[name] for name in members if name in outputs]))
+
+
+def _members(response: InferResponse, write: Callable[[OutputTensor], object]) -> dict[str, object]:
     members: dict[str, object] = {"id": response.id} if response.id else {}
     members |= {"model_name": response.model_name, "model_version": str(response.model_version)}
     members |= {name: value for name, value in response.parameters.items() if name not in members}
     for output in response.outputs:
-        members[output.name] = unpack(output, unwrap=True)
-    return orjson.dumps(members)
+        members[output.name] = write(output)
+    return members
 
 
 def event(document: bytes) -> bytes:

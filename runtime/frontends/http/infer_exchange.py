@@ -14,10 +14,12 @@ from pyruntime.runtime.frontends.common.classification import classified
 from pyruntime.runtime.frontends.common.compression import compress_all
 from pyruntime.runtime.frontends.http.document_key import split_document
 from pyruntime.runtime.frontends.http.json_large import LargeDocument
+from pyruntime.runtime.frontends.http.json_pieces import LARGE_BYTES
 from pyruntime.runtime.frontends.http.known_exchange import know
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, OutputOptions, decode_infer
 from pyruntime.runtime.frontends.http.kserve_response import encode_binary, encode_infer
-from pyruntime.runtime.frontends.http.model_exchange import ModelExchange
+from pyruntime.runtime.frontends.http.large_answer import large_body
+from pyruntime.runtime.frontends.http.large_exchange import LargeExchange
 from pyruntime.runtime.frontends.http.repeated_requests import RepeatedResponse, repeatable, without_id
 from pyruntime.runtime.frontends.http.response_head import infer_head, with_line
 from pyruntime.runtime.inference.intake import Reservation
@@ -42,7 +44,7 @@ class Answer(NamedTuple):
     encoding: str = ""
 
 
-class InferExchange(ModelExchange[OutputOptions]):
+class InferExchange(LargeExchange[OutputOptions]):
     """See the module."""
 
     options = ALL_JSON
@@ -283,6 +285,10 @@ class InferExchange(ModelExchange[OutputOptions]):
         """Encode a response whose contents change, in a thread if it is large, and answer with the result."""
         assert self._model is not None  # it has answered
         encoding = self.head.response_encoding
+        if json_bytes(response, self.options) > LARGE_BYTES:
+            begin = partial(large_body, response, self.options, self._model.spec, encoding)
+            self._answer_in_pieces(response, begin, encoding)
+            return
         work = partial(make_answer, response, self.options, self._model.spec, encoding)
         then = partial(self._answer, response)
         if costs_time(response, self.options, encoding, ANSWERED_AT_ONCE_MAX):
@@ -323,6 +329,15 @@ def make_answer(response: InferResponse, options: OutputOptions, spec: ModelSpec
     document, document_length, binary = encode_infer(response, options)
     parts = [document, *binary]
     return Answer(document_length, [compress_all(parts, encoding)] if encoding else parts, encoding)
+
+
+def json_bytes(response: InferResponse, options: OutputOptions) -> int:
+    """The size of the contents that the answer has as JSON, in bytes, without those that become classes."""
+    return sum(
+        len(output.data)
+        for output in response.outputs
+        if output.place is None and output.name not in options.classes and not options.is_binary(output.name)
+    )
 
 
 def costs_time(response: InferResponse, options: OutputOptions, encoding: str, nbytes_max: int) -> bool:

@@ -25,7 +25,7 @@ from pyruntime.runtime.config.inputs import SIZE_MAX
 from pyruntime.runtime.frontends.common.json_document import invalid, json_name, parse_elements, parse_string
 from pyruntime.runtime.requests.types import OutputTensor
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
-from pyruntime.utils.errors import InferenceError
+from pyruntime.utils.errors import Code, InferenceError
 
 # The letter that `memoryview.cast` has for each datatype of a fixed size that has a JSON form; `array` has all but "?".
 _LETTERS: dict[str, Any] = {
@@ -194,18 +194,14 @@ def unpack(output: OutputTensor, *, unwrap: bool = False) -> object:
     its clients read them. Raises InferenceError: INVALID_ARG where the contents have no JSON form, INTERNAL where they
     do not fill the output's shape.
     """
+    check_form(output)
     datatype = output.datatype
-    if datatype in NO_JSON:
-        raise invalid(
-            f"sending {datatype} data via JSON is not supported. "
-            f"Please use the binary data format for output '{output.name}'"
-        )
-    slices = _slices_of_strings(output) if datatype == "BYTES" else _slices_of_numbers(_numbers(output))
+    slices = _slices_of_strings(output) if datatype == "BYTES" else _slices_of_numbers(numbers(output))
     first = next(slices, [])
     second = next(slices, None)
     if second is None:
         return _writable(datatype, first[0] if unwrap and len(first) == 1 else first)
-    return orjson.Fragment(b"[%b]" % b",".join(_words(datatype, each) for each in chain((first, second), slices)))
+    return orjson.Fragment(b"[%b]" % b",".join(number_words(datatype, each) for each in chain((first, second), slices)))
 
 
 def _writable(datatype: str, value: Any) -> object:
@@ -217,7 +213,17 @@ def _writable(datatype: str, value: Any) -> object:
     return value if finite else orjson.Fragment(json.dumps(value, separators=(",", ":")))
 
 
-def _words(datatype: str, values: Elements) -> bytes:
+def check_form(output: OutputTensor) -> None:
+    """Raises InferenceError (INVALID_ARG) for an output whose datatype has no JSON form."""
+    if output.datatype in NO_JSON:
+        raise invalid(
+            f"sending {output.datatype} data via JSON is not supported. "
+            f"Please use the binary data format for output '{output.name}'"
+        )
+
+
+def number_words(datatype: str, values: Elements) -> bytes:
+    """Elements as they stand in a list, which is written without its brackets."""
     return orjson.dumps(_writable(datatype, values))[1:-1]
 
 
@@ -254,8 +260,8 @@ def _pack_strings(elements: list[str]) -> bytes:
     return b"".join(parts)
 
 
-def _numbers(output: OutputTensor) -> memoryview:
-    """The elements of an output of numbers."""
+def numbers(output: OutputTensor) -> memoryview:
+    """The elements of an output of numbers. Raises InferenceError (INTERNAL) if they do not fill its shape."""
     contents = memoryview(output.data).cast("B")
     size = BY_NAME[output.datatype].size
     expected = math.prod(output.shape) * size
@@ -277,24 +283,46 @@ def _slices_of_strings(output: OutputTensor) -> Iterator[Elements]:
     position = count = 0
     while position < len(contents):
         start = position + BYTES_PREFIX_SIZE
-        if start > len(contents):
-            raise InferenceError(f"output '{output.name}' ends within the length of element {count}")
-        position = start + _PREFIX.unpack_from(contents, position)[0]
-        if position > len(contents):
-            raise InferenceError(f"output '{output.name}' ends within element {count}")
+        position = start + string_length(output.name, contents, position, count)
         try:
             strings.append(contents[start:position].decode())
         except UnicodeDecodeError:
-            raise invalid(
-                f"element {count} of output '{output.name}' is not UTF-8 and can not be sent via JSON. "
-                f"Please use the binary data format for output '{output.name}'"
-            ) from None
+            raise StringError(output.name, count) from None
         count += 1
         if len(strings) == SLICE_ELEMENTS:
             yield strings
             strings = []
-    expected = math.prod(output.shape)
-    if count != expected:
-        raise InferenceError(f"output '{output.name}' holds {count} elements, expected {expected}")
+    if count != math.prod(output.shape):
+        raise wrong_count(output, count)
     if strings:
         yield strings
+
+
+class StringError(InferenceError):
+    """Element number `count` of output `name` is no text."""
+
+    def __init__(self, name: str, count: int) -> None:
+        super().__init__(
+            f"element {count} of output '{name}' is not UTF-8 and can not be sent via JSON. "
+            f"Please use the binary data format for output '{name}'",
+            Code.INVALID_ARG,
+        )
+
+
+def string_length(name: str, contents: bytes | memoryview, position: int, count: int) -> int:
+    """The length of element number `count` of output `name`, whose prefix is at `position`.
+
+    Raises InferenceError (INTERNAL) if the contents end before it does.
+    """
+    start = position + BYTES_PREFIX_SIZE
+    if start > len(contents):
+        raise InferenceError(f"output '{name}' ends within the length of element {count}")
+    length: int = _PREFIX.unpack_from(contents, position)[0]
+    if start + length > len(contents):
+        raise InferenceError(f"output '{name}' ends within element {count}")
+    return length
+
+
+def wrong_count(output: OutputTensor, count: int) -> InferenceError:
+    """The error of an output of strings that has not as many elements as its shape."""
+    return InferenceError(f"output '{output.name}' holds {count} elements, expected {math.prod(output.shape)}")

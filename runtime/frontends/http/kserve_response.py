@@ -14,8 +14,11 @@ in "parameters" for a size of binary data.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import orjson
 
+from pyruntime.runtime.frontends.http.json_pieces import ELEMENTS, check_elements
 from pyruntime.runtime.frontends.http.json_tensors import unpack
 from pyruntime.runtime.frontends.http.kserve_request import OutputOptions
 from pyruntime.runtime.native._codecs import write_document
@@ -34,6 +37,24 @@ def encode_infer(response: InferResponse, options: OutputOptions) -> tuple[bytes
     else:
         document, parts = _encode_any(response, options)
     return document, len(document) if parts else 0, parts
+
+
+def encode_large(
+    response: InferResponse, options: OutputOptions, is_stopped: Callable[[], bool]
+) -> tuple[bytes, list[OutputTensor], list[memoryview | bytes]]:
+    """(document for `json_pieces.pieces`, the outputs that are in it, the binary parts in order).
+
+    Raises InferenceError as `encode_infer`. It returns sooner, with something, once `is_stopped`.
+    """
+    written: list[OutputTensor] = []
+
+    def write(output: OutputTensor) -> object:
+        check_elements(output, is_stopped)
+        written.append(output)
+        return ELEMENTS
+
+    document, parts = _encode_any(response, options, write)
+    return document, written, parts
 
 
 def encode_binary(response: InferResponse) -> tuple[bytes, list[memoryview | bytes], int]:
@@ -67,7 +88,9 @@ def encode_error(message: str) -> bytes:
         return orjson.dumps({"error": message.encode(errors="backslashreplace").decode()})
 
 
-def _encode_any(response: InferResponse, options: OutputOptions) -> tuple[bytes, list[memoryview | bytes]]:
+def _encode_any(
+    response: InferResponse, options: OutputOptions, write: Callable[[OutputTensor], object] = unpack
+) -> tuple[bytes, list[memoryview | bytes]]:
     parts: list[memoryview | bytes] = []
     outputs: list[dict[str, object]] = []
     for output in response.outputs:
@@ -77,7 +100,7 @@ def _encode_any(response: InferResponse, options: OutputOptions) -> tuple[bytes,
             parts.append(output.data)
             outputs.append(_binary_member(output))
         else:
-            outputs.append(_tensor_member(output) | {"data": unpack(output)})
+            outputs.append(_tensor_member(output) | {"data": write(output)})
     members = _members(response, outputs, response.parameters)
     if response.id:
         members = {"id": response.id} | members

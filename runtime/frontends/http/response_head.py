@@ -52,6 +52,19 @@ def infer_head(document_length: int, length: int, keep_alive: bool, encoding: st
     return b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n%b\r\n" % (JSON, length, more)
 
 
+def large_infer_head(document_length: int, length: int | None, chunked: bool, keep_alive: bool, encoding: str) -> bytes:
+    """As `infer_head`, for a body in pieces. Without a `length` it is in chunks, or ends with the connection."""
+    if length is not None:
+        framing = b"Content-Length: %d\r\n" % length
+    else:
+        framing = b"Transfer-Encoding: chunked\r\n" if chunked else b""
+    kind = JSON
+    if document_length:
+        kind = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n" % document_length
+    more = b"Content-Encoding: %b\r\n" % encoding.encode() if encoding else b""
+    return b"HTTP/1.1 200 OK\r\n%b%b%b%b\r\n" % (kind, framing, more, b"" if keep_alive else b"Connection: close\r\n")
+
+
 def head(status: int, length: int, keep_alive: bool, content_type: bytes = JSON, more: bytes = b"") -> bytes:
     """The head of any other response. An empty body has no type. `more` are other headers."""
     return b"%b%bContent-Length: %d\r\n%b%b\r\n" % (

@@ -96,6 +96,8 @@ def _check(config: dict[str, Any]) -> None:
         raise LoadError(f"model '{name}' has instances in threads, which those of a custom library cannot be")
     if pb_utils.using_decoupled_model_transaction_policy(config):
         raise LoadError(f"model '{name}' is decoupled, which a custom library cannot be: it answers a request once")
+    if config.get("sequence_batching", {}).get("state"):
+        raise LoadError(f"model '{name}' has states of sequences, for which custom.h has no function")
 
 
 def _find_library(config: dict[str, Any], args: dict[str, str], gpu: int) -> str:

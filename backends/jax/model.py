@@ -59,7 +59,8 @@ class TritonPythonModel:
         self._call = flat_function(self._jax, program.exported)
         self._max_batch_size = settings.max_batch_size
         names = [tensor.name for tensor in settings.outputs]
-        self._batches = BatchExecutor(self._run, JaxArrays(self._jax), names, settings.max_batch_size > 0)
+        batches = settings.max_batch_size > 0
+        self._batches = BatchExecutor(self._run, JaxArrays(self._jax), names, batches, settings.states)
 
     def execute(self, requests: List[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
         """Execute the requests by one call of the function, if their shapes agree."""

@@ -53,8 +53,8 @@ class TritonPythonModel:
         model = _read(openvino, core, settings, version_dir, options.extensions)
         self._batch_size = shape_model(settings, options, model)
         self._pads_batches = options.pads_batches
-        inputs = describe(settings.name, model.inputs, settings.inputs)
-        outputs = describe(settings.name, model.outputs, settings.outputs)
+        inputs = describe(settings.name, model.inputs, settings.all_inputs)
+        outputs = describe(settings.name, model.outputs, settings.all_outputs)
         if self._batch_size > 0:  # it may have fewer rows, or refuses each request that has
             inputs, outputs = _with_any_rows(inputs), _with_any_rows(outputs)
         check_tensors(settings, inputs, outputs)
@@ -65,7 +65,8 @@ class TritonPythonModel:
         except Exception as exc:
             raise LoadError(f"model '{settings.name}' cannot be compiled: {describe_error(exc)}") from exc
         names = [tensor.name for tensor in settings.outputs]
-        self._batches = BatchExecutor(self._run, OpenvinoArrays(), names, settings.max_batch_size > 0)
+        batches = settings.max_batch_size > 0
+        self._batches = BatchExecutor(self._run, OpenvinoArrays(), names, batches, settings.states)
 
     def execute(self, requests: List[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
         """Execute the requests by one inference of OpenVINO, if their shapes agree."""

@@ -85,7 +85,7 @@ def shape_model(settings: Settings, options: Options, model: Any) -> int:
 
     With `keeps_batch_size` it is that of the model file, else any if there is batching. Raises ConfigError.
     """
-    wanted = {tensor.name: tensor.dims or () for tensor in settings.inputs}
+    wanted = {tensor.name: tensor.dims or () for tensor in settings.all_inputs}
     is_batching = settings.max_batch_size > 0
     shapes: Dict[Any, List[int]] = {}
     sizes = set()

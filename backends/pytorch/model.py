@@ -24,6 +24,7 @@ from pyruntime.backends.pytorch.options import Options, read_options
 from pyruntime.backends.pytorch.programs import (
     FILENAMES,
     FILENAMES_OF_RUNTIME,
+    Program,
     check_program,
     load_program,
     read_exported,
@@ -90,11 +91,13 @@ class TritonPythonModel:
         self._call = self._program.call
         if self._options.compile is not None and self._program.module is not None:
             self._call = torch.compile(self._program.module, **self._options.compile)
-        self._arguments = Arguments([tensor.name for tensor in settings.inputs], self._program.arguments)
+        _check_arguments(settings, self._program)
+        self._arguments = Arguments([tensor.name for tensor in settings.all_inputs], self._program.arguments)
+        self._outputs = {tensor.name: tensor for tensor in settings.all_outputs}
+        self._results = Results(list(self._outputs))
         names = [tensor.name for tensor in settings.outputs]
-        self._results = Results(names)
-        self._outputs = {tensor.name: tensor for tensor in settings.outputs}
-        self._batches = BatchExecutor(self._run, TorchArrays(torch, device), names, settings.max_batch_size > 0)
+        batches = settings.max_batch_size > 0
+        self._batches = BatchExecutor(self._run, TorchArrays(torch, device), names, batches, settings.states)
         # For what a program makes on "cuda": threads have devices of their own.
         is_on_gpu = device is not None and device.type == "cuda"
         self._on_device = partial(torch.cuda.device, device) if is_on_gpu else nullcontext
@@ -122,6 +125,17 @@ class TritonPythonModel:
             returned = self._call(*positional, **named)
         found = self._results.find(returned, names)
         return {name: from_model(value, self._outputs[name], self._torch.Tensor) for name, value in found.items()}
+
+
+def _check_arguments(settings: Settings, program: Program) -> None:
+    """Raise ConfigError if `forward` has no arguments for what the server adds for sequences."""
+    taken = [tensor.name for tensor in settings.all_inputs]
+    known = program.arguments
+    if settings.added_inputs and known is not None and not program.takes_more and len(known) < len(taken):
+        raise ConfigError(
+            f"model '{settings.name}' has {len(taken)} inputs, with those in sequence_batching: {', '.join(taken)}; "
+            f"and its forward takes {len(known)}: {', '.join(known)}"
+        )
 
 
 def _import(settings: Settings) -> Any:

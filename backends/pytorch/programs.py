@@ -41,8 +41,8 @@ class Program:
     """A model that is called as `forward` is. `module` is the nn.Module, None if it has none.
 
     `arguments` are the names of its arguments, None if they are not known. With `takes_dict` it has one argument, a
-    dict of all inputs. Arguments in `keywords` are passed by name. `rows_max` is the largest batch, None
-    without a limit.
+    dict of all inputs. Arguments in `keywords` are passed by name. With `takes_more` it has any number of further
+    positional ones. `rows_max` is the largest batch, None without a limit.
     """
 
     kind: str
@@ -50,6 +50,7 @@ class Program:
     module: Any
     arguments: Optional[List[str]]
     takes_dict: bool = False
+    takes_more: bool = False
     keywords: frozenset[str] = frozenset()
     rows_max: Optional[int] = None
 
@@ -145,7 +146,14 @@ def _load_module(torch: Any, model: str, source: str, weights: str, device: Any)
     parameters = list(inspect.signature(module.forward).parameters.values())
     names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
     keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-    return Program("torch.nn.Module", module.eval(), module, [*names, *keywords], keywords=frozenset(keywords))
+    return Program(
+        "torch.nn.Module",
+        module.eval(),
+        module,
+        [*names, *keywords],
+        takes_more=any(each.kind is each.VAR_POSITIONAL for each in parameters),
+        keywords=frozenset(keywords),
+    )
 
 
 def _module_class(torch: Any, model: str, source: str) -> Any:

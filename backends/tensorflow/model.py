@@ -60,7 +60,8 @@ class TritonPythonModel:
         check_tensors(settings, inputs, outputs)
         self._loaded, self._signature = _load(tensorflow, settings, version_dir, name)
         names = [tensor.name for tensor in settings.outputs]
-        self._batches = BatchExecutor(self._run, TensorFlowArrays(tensorflow), names, settings.max_batch_size > 0)
+        batches = settings.max_batch_size > 0
+        self._batches = BatchExecutor(self._run, TensorFlowArrays(tensorflow), names, batches, settings.states)
 
     def execute(self, requests: List[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
         """Execute the requests by one call of the signature, if their shapes agree."""

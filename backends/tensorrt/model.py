@@ -71,7 +71,7 @@ class TritonPythonModel:
         self._profile = 0
         self._dtypes = {each.name: np.dtype(BY_CONFIG_NAME[each.datatype].numpy) for each in self._engine.outputs}
         names = [tensor.name for tensor in settings.outputs]
-        self._batches = BatchExecutor(self._run, Arrays(), names, settings.max_batch_size > 0)
+        self._batches = BatchExecutor(self._run, Arrays(), names, settings.max_batch_size > 0, settings.states)
 
     def execute(self, requests: List[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
         """Execute the requests by one call of the engine, if their shapes agree."""

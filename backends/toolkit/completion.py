@@ -9,7 +9,7 @@ What the server adds for sequences, control inputs and states, is in the file, a
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, List, Mapping, Sequence, Tuple
 
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings, server_options
 from pyruntime.utils.errors import ConfigError
@@ -70,20 +70,21 @@ def complete_config(
 
 def check_tensors(settings: Settings, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
     """Compare the configured tensors, those of sequences too, with those of the model file. Raises ConfigError."""
-    names = {tensor.name for tensor in inputs}
-    for control in settings.controls:
-        if control.name not in names:
-            raise ConfigError(
-                f"configuration specified sequence control '{control.name}', but model does not provide that input"
-            )
     for noun, configured, found in (("input", settings.all_inputs, inputs), ("output", settings.all_outputs, outputs)):
         known = {tensor.name: tensor for tensor in found}
         for tensor in configured:
             if tensor.name not in known:
-                raise ConfigError(
-                    f"unexpected inference {noun} '{tensor.name}', allowed {noun}s are: {', '.join(sorted(known))}"
-                )
+                raise _unknown(settings, noun, tensor, known)
             _check_tensor(settings, noun, tensor, known[tensor.name])
+
+
+def _unknown(settings: Settings, noun: str, tensor: TensorSpec, known: Collection[str]) -> ConfigError:
+    """The error for a tensor of the configuration that the model file does not have. The messages are Triton's."""
+    if tensor in settings.controls:
+        return ConfigError(
+            f"configuration specified sequence control '{tensor.name}', but model does not provide that input"
+        )
+    return ConfigError(f"unexpected inference {noun} '{tensor.name}', allowed {noun}s are: {', '.join(sorted(known))}")
 
 
 def _without_added(
@@ -91,12 +92,18 @@ def _without_added(
 ) -> Dict[str, List[TensorSpec]]:
     """The inputs that clients send and the outputs that they get, by their fields in a configuration.
 
-    Where all outputs are states clients get these.
+    Where all outputs are states clients get these. Raises ConfigError if the file lacks what the server adds.
     """
-    taken = {tensor.name for tensor in settings.added_inputs}
-    kept = {state.output.name for state in settings.states}
-    for_clients = [tensor for tensor in outputs if tensor.name not in kept]
-    return {"input": [tensor for tensor in inputs if tensor.name not in taken], "output": for_clients or [*outputs]}
+    states = [state.output for state in settings.states]
+    listed = {}
+    for noun, found, added in (("input", inputs, settings.added_inputs), ("output", outputs, states)):
+        known = {tensor.name for tensor in found}
+        for tensor in added:
+            if tensor.name not in known:
+                raise _unknown(settings, noun, tensor, known)
+        names = {tensor.name for tensor in added}
+        listed[noun] = [tensor for tensor in found if tensor.name not in names]
+    return {**listed, "output": listed["output"] or [*outputs]}
 
 
 def _has_whole_states(settings: Settings, inputs: Sequence[TensorSpec]) -> bool:

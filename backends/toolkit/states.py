@@ -14,21 +14,7 @@ from typing import Any, List, Sequence, Tuple
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from pyruntime.backends.toolkit.settings import Settings, StateSpec
-from pyruntime.utils.errors import ConfigError
-
-
-def refuse_sequence_tensors(settings: Settings, backend: str) -> None:
-    """Raise ConfigError for a backend whose models take nothing but what their clients send."""
-    for what, tensors in (
-        ("a state", [state.input for state in settings.states]),
-        ("a control input", settings.controls),
-    ):
-        for tensor in tensors:
-            raise ConfigError(
-                f"model '{settings.name}' has {what} in sequence_batching, '{tensor.name}', and models of the backend "
-                f"{backend} take no inputs besides those of their clients: remove it"
-            )
+from pyruntime.backends.toolkit.settings import StateSpec
 
 
 class States:

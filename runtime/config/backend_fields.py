@@ -40,6 +40,10 @@ class Rule:
 
 _DECOUPLED = "model '{name}' is decoupled, which the backend '{backend}' cannot be: it answers a request once"
 _NON_LINEAR = "model '{name}' has a tensor with is_non_linear_format_io, which the backend '{backend}' does not support"
+_ADDED = (
+    "model '{name}' has states or control inputs in sequence_batching, and models of the backend '{backend}' take no "
+    "inputs besides those of their clients: remove them"
+)
 _WITH_MODEL_FILE = FRAMEWORKS - {"transformers", "vllm"}
 
 # By path. The longest path that a field's begins with counts; a map is one field.
@@ -65,6 +69,8 @@ RULES = {
     "optimization.output_pinned_memory": Rule(BACKENDS),
     "instance_group.secondary_devices": Rule(),
     "instance_group.profile": Rule(),
+    "sequence_batching.control_input": Rule(BACKENDS - {"sklearn", "transformers", "vllm"}, _ADDED),
+    "sequence_batching.state": Rule(BACKENDS - {"sklearn", "transformers", "vllm"}, _ADDED),
     # For backends in C++ it is about memory of GPUs.
     "sequence_batching.state.use_growable_memory": Rule(BACKENDS - {"native"}),
     "ensemble_scheduling.step.model_namespace": Rule(),

@@ -269,6 +269,12 @@ class TestLoading:
         with pytest.raises(LoadError, match=r"^model 'm' is decoupled, which a custom library cannot be"):
             custom("faulty.c", FAULTY + "model_transaction_policy { decoupled: true }")
 
+    def test_states(self, custom):
+        """A custom library has no way to return a state."""
+        state = 'state { input_name: "S" output_name: "T" data_type: TYPE_FP32 dims: [ 1 ] }'
+        with pytest.raises(LoadError, match=r"^model 'm' has states of sequences, for which custom.h has no function$"):
+            custom("faulty.c", FAULTY + f"sequence_batching {{ {state} }}")
+
     def test_threads(self, custom):
         """A custom library is used by one thread."""
         more = 'parameters { key: "INSTANCE_MODE" value { string_value: "thread" } }'

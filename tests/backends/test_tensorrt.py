@@ -244,6 +244,15 @@ def test_inference(stand_in, folder):
         assert model.infer({"A": rows(5), "B": rows(2)}, requested_outputs=["TOO"])["TOO"].tolist() == [[7, 7, 7]]
 
 
+def test_states(stand_in, folder):
+    """The state of a sequence is an input and an output of the engine, and neither for clients."""
+    state = 'sequence_batching { state { input_name: "B" output_name: "TOO" data_type: TYPE_FP32 dims: [ 3 ] } }\n'
+    with load_model(folder(CONFIG + state)) as model:
+        assert [each["name"] for each in (*model.config["input"], *model.config["output"])] == ["A", "SUM"]
+        result = model.infer({"A": rows(1), "B": rows(2)})
+        assert (result["SUM"].tolist(), result["TOO"].tolist()) == ([[3, 3, 3]], [[3, 3, 3]])
+
+
 def test_batches_and_profiles(stand_in, folder):
     """A batch is one execution, with the first profile that has its shape; buffers grow, and the old ones are freed."""
     with load_model(folder()) as model:

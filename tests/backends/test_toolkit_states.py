@@ -8,7 +8,6 @@ import triton_python_backend_utils as pb_utils
 
 from pyruntime.backends.toolkit.batching import Arrays, BatchExecutor
 from pyruntime.backends.toolkit.settings import read_settings
-from pyruntime.backends.toolkit.states import refuse_sequence_tensors
 from pyruntime.utils.errors import ConfigError
 
 IN_PLACE = {"use_same_buffer_for_input_output": True}
@@ -126,20 +125,3 @@ class TestInPlace:
         """Strings are in memory of the framework, so that they cannot be in place."""
         with pytest.raises(ConfigError, match=r"^model 'm' has the state 'S' of strings with use_same_buffer"):
             settings(state("S", "N", **{**IN_PLACE, "data_type": "TYPE_STRING"}))
-
-
-@pytest.mark.parametrize(
-    ("found", "message"),
-    [
-        (settings(state("S", "N")), r"^model 'm' has a state in sequence_batching, 'S', and models of the backend b "),
-        (
-            settings(control_input=[{"name": "C", "control": [{"data_type": "TYPE_UINT64"}]}]),
-            r"^model 'm' has a control input in sequence_batching, 'C', and models of the backend b take no inputs",
-        ),
-    ],
-)
-def test_backends_without_states(found, message):
-    """A backend whose models take nothing that the server adds refuses the configuration."""
-    refuse_sequence_tensors(settings(), "b")
-    with pytest.raises(ConfigError, match=message):
-        refuse_sequence_tensors(found, "b")

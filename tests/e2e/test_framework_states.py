@@ -6,8 +6,12 @@ A model adds IN to SUM, its state, and returns the sum as OUT and as NEXT, the n
 through the same tests; those of ONNX Runtime alone are about what all backends share.
 """
 
+import importlib.util
 import os
 import signal
+import subprocess
+import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -52,9 +56,109 @@ def save_onnx(version_dir, nodes, inputs, outputs):
     onnx.save(made, version_dir / "model.onnx")
 
 
+SUM_MODULE = """
+import torch
+
+class Sum(torch.nn.Module):
+    def forward(self, a, before):
+        total = a + before
+        return {"OUT": total, "NEXT": total.clone()}
+"""
+
+UNNAMED_MODULE = """
+import torch
+
+class Sum(torch.nn.Module):
+    def forward(self, *x):
+        return sum(x), sum(x) * 2
+"""
+
+
+def torch_module():
+    pytest.importorskip("torch", reason="torch is not installed (pip install torch)")
+    namespace = {}
+    exec(SUM_MODULE, namespace)
+    return namespace["torch"], namespace["Sum"]()
+
+
+def write_torchscript(version_dir):
+    torch, module = torch_module()
+    example = torch.zeros(1, 1, dtype=torch.int64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the format, and of dicts
+        torch.jit.trace(module, (example, example), strict=False).save(version_dir / "model.pt")
+
+
+def write_exported(version_dir):
+    torch, module = torch_module()
+    rows = torch.export.Dim("rows")
+    examples = (torch.zeros(2, 1, dtype=torch.int64), torch.zeros(2, 1, dtype=torch.int64))
+    torch.export.save(
+        torch.export.export(module, examples, dynamic_shapes=({0: rows}, {0: rows})), version_dir / "model.pt2"
+    )
+
+
+def write_module(version_dir):
+    torch_module()
+    (version_dir / "model.py").write_text(SUM_MODULE)
+
+
+def write_jax(version_dir):
+    jax = pytest.importorskip("jax", reason="jax is not installed (pip install jax)")
+    export = pytest.importorskip("jax.export", reason="this jax has no jax.export (pip install -U jax)")
+    with jax.enable_x64(True):
+        rows = jax.ShapeDtypeStruct((*export.symbolic_shape("rows"), 1), np.int64)
+        made = export.export(jax.jit(lambda IN, SUM: {"OUT": IN + SUM, "NEXT": IN + SUM}), platforms=["cpu"])
+        (version_dir / "model.jax").write_bytes(made(IN=rows, SUM=rows).serialize())
+
+
+def write_openvino(version_dir):
+    openvino = pytest.importorskip("openvino", reason="openvino is not installed (pip install openvino)")
+    from openvino import opset13 as ops
+
+    taken = [ops.parameter([-1, 1], np.int64, name=name) for name in ("IN", "SUM")]
+    made = [ops.add(*taken), ops.add(*taken)]
+    for node, name in zip(made, ("OUT", "NEXT"), strict=True):
+        node.output(0).get_tensor().set_names({name})
+    openvino.save_model(openvino.Model(made, taken, "sum"), version_dir / "model.xml")
+
+
+# Writes the model into the folder that is its argument. It is a program, since TensorFlow is never unloaded.
+SAVED_MODEL = """
+import sys
+import tensorflow as tf
+
+integers = tf.TensorSpec([None, 1], tf.int64)
+
+
+class Sum(tf.Module):
+    @tf.function(input_signature=[integers, integers])
+    def add(self, IN, SUM):
+        return {"OUT": IN + SUM, "NEXT": IN + SUM}
+
+
+model = Sum()
+tf.saved_model.save(model, sys.argv[1], signatures={"serving_default": model.add})
+"""
+
+
+def write_tensorflow(version_dir):
+    if importlib.util.find_spec("tensorflow") is None:
+        pytest.skip("tensorflow is not installed (pip install tensorflow-cpu)")
+    subprocess.run(
+        [sys.executable, "-c", SAVED_MODEL, version_dir / "model.savedmodel"], check=True, capture_output=True
+    )
+
+
 # What writes the model of each framework into the folder of a version, and the configuration but for its state.
 FRAMEWORKS = {
     "onnxruntime": (write_onnx, 'backend: "onnxruntime"\n'),
+    "torchscript": (write_torchscript, 'backend: "pytorch"\n' + TENSORS),
+    "exported": (write_exported, 'backend: "pytorch"\n' + TENSORS),
+    "module": (write_module, 'backend: "pytorch"\n' + TENSORS),
+    "jax": (write_jax, 'backend: "jax"\n'),
+    "openvino": (write_openvino, 'backend: "openvino"\n'),
+    "tensorflow": (write_tensorflow, 'backend: "tensorflow"\n'),
 }
 
 
@@ -74,6 +178,11 @@ def refusal(server, name, id, value, **options):
 def config_of(server, name):
     with closing(server.client()) as client:
         return client.get_model_config(name)
+
+
+def reasons_of(server):
+    with closing(server.client()) as client:
+        return {row["name"]: row.get("reason", "") for row in client.get_model_repository_index()}
 
 
 # Has the model "m" add its input three times, in a sequence of its own.
@@ -144,6 +253,41 @@ def onnx_sum(model):
         return folder
 
     return write
+
+
+class TestPytorch:
+    def test_names_of_arguments(self, deploy, model):
+        """An exported program completes the configuration, and its states have the names of arguments."""
+        folder = model("m", None, 'backend: "pytorch"\n', batching(STATE.replace("SUM", "before")))
+        write_exported(folder / "1")
+        server = deploy()
+        config = config_of(server, "m")
+        assert [each["name"] for each in (*config["input"], *config["output"])] == ["a", "OUT"]
+        for total in (5, 10, 15):
+            flags = {"sequence_id": 1, "sequence_start": total == 5}
+            answer = server.infer("m", {"a": np.full((1, 1), 5, np.int64)}, **flags)
+            assert answer.as_numpy("OUT").tolist() == [[total]]
+
+    def test_indices(self, deploy, model):
+        """A model whose results have no names has its state by the index in its name, and so has a control input."""
+        control = START.replace('"START"', '"START__1"')
+        config = 'backend: "pytorch"\n' + TENSORS.replace('"IN"', '"IN__0"').replace('"OUT"', '"OUT__1"')
+        state = STATE.replace("SUM", "STATE__2").replace("NEXT", "STATE__0")
+        torch_module()
+        (model("m", None, config, batching(state, more=control)) / "1" / "model.py").write_text(UNNAMED_MODULE)
+        server = deploy()
+        for total in (12, 22, 32):
+            flags = {"sequence_id": 1, "sequence_start": total == 12}
+            answer = server.infer("m", {"IN__0": np.full((1, 1), 5, np.int64)}, **flags)
+            assert answer.as_numpy("OUT__1").tolist() == [[total]]
+
+    def test_too_few_arguments(self, serve, model):
+        """A control input that `forward` has no argument for is named at the load."""
+        write_module(model("m", None, 'backend: "pytorch"\n' + TENSORS, batching(STATE, more=START)) / "1")
+        reason = reasons_of(serve(*LENIENT))["m"]
+        assert (
+            "has 3 inputs, with those in sequence_batching: IN, START, SUM; and its forward takes 2: a, bef" in reason
+        )
 
 
 class TestStatesOfTheConfiguration:
@@ -230,9 +374,7 @@ class TestStatesOfTheConfiguration:
         onnx_sum("other_type", STATE.replace("INT64", "FP32"))
         onnx_sum("other_rank", STATE.replace("[ 1 ]", "[ 1, 1, 1 ]"))
         onnx_sum("control", STATE, more=START)
-        server = serve(*LENIENT)
-        with closing(server.client()) as client:
-            reasons = {row["name"]: row["reason"] for row in client.get_model_repository_index()}
+        reasons = reasons_of(serve(*LENIENT))
         for name, reason in {
             "unknown_input": "unexpected inference input 'TOTAL', allowed inputs are: IN, SUM",
             "unknown_output": "unexpected inference output 'LATER', allowed outputs are: NEXT, OUT",

@@ -181,5 +181,17 @@ def test_a_framework_that_answers_once_refuses_a_decoupled_model():
         check_backend_fields(config, backend)
 
 
+@pytest.mark.parametrize("field", ["state { input_name: 's' }", "control_input { name: 'c' }"])
+def test_models_that_take_what_clients_send_refuse_what_the_server_adds(field):
+    config = parse_model_config(f"name: 'm' sequence_batching {{ {field} }}", "config.pbtxt")
+    for backend in ("sklearn", "transformers", "vllm"):
+        with pytest.raises(
+            ConfigError, match=rf"^model 'm' has states or control inputs .* '{backend}' take no inputs"
+        ):
+            check_backend_fields(config, backend)
+    for backend in ("onnxruntime", "pytorch", "tensorflow", "openvino", "jax", "tensorrt", "python", "native", "mine"):
+        check_backend_fields(config, backend)
+
+
 def test_frameworks_and_ensembles_execute_no_code_of_the_user():
     assert {backend for backend in BACKENDS if is_ours(backend)} == {*FRAMEWORKS, "ensemble"}

@@ -187,6 +187,8 @@ def stage():
         # Time stands still within a turn, but not for those who ask how much of the turn is left.
         put(http_module, "monotonic", lambda: STAGE.world.ticks())
         put(grpc_module, "monotonic", lambda: STAGE.world.ticks())
+        put(stub_link_module, "monotonic", lambda: STAGE.world.ticks())
+        put(stub_link_module, "MESSAGES_AT_ONCE", 1)
         put(rounds_module, "AT_ONCE_MAX", 2)
         # Small responses are written without a copy as large ones are, and few clients fill the room for all.
         put(http_module, "JOINED_BYTES_MAX", 200)

@@ -26,6 +26,7 @@ class StubTransport:
         self._to_host = deque()
         self._to_stub = deque()
         self._is_closed = False
+        self._is_paused = False
         # When the last message began or ended its way.
         self.moved_ns = clock.now_ns
 
@@ -76,6 +77,16 @@ class StubTransport:
 
     abort = close
 
+    def pause_reading(self):
+        assert not self._is_paused
+        self._is_paused = True
+
+    def resume_reading(self):
+        assert self._is_paused
+        self._is_paused = False
+        for _ in self._to_host:
+            self._loop.call_soon(self._arrive_at_host)
+
     # The stub's calls.
 
     def say(self, data):
@@ -98,7 +109,7 @@ class StubTransport:
             self._stub.receive(self._to_stub.popleft())
 
     def _arrive_at_host(self):
-        if not self._to_host:
+        if not self._to_host or self._is_paused:
             return
         self.moved_ns = self._clock.now_ns
         data = self._to_host.popleft()

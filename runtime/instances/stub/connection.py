@@ -76,13 +76,13 @@ class StubConnection:
         self.name = name
         self._requests = requests
         self.responses = create_region(f"responses of {name}")
-        self.link = StubLink(name, self._handle, self.kill, self._on_end)
+        self._loop = asyncio.get_running_loop()
+        self.link = StubLink(name, self._handle, self.kill, self._on_end, self._loop.call_soon)
         self.regions = StubRegions(self.link, requests, self.responses)
         self.returns = Returns(self.link)
         self.checks_ready = False
         self._drops_sequences = False
         self._log = ModelLog(_LOG, f"{name}: ")
-        self._loop = asyncio.get_running_loop()
         self._replies: asyncio.Queue[Message | None] = asyncio.Queue()
         self._closed = False
         self._process: StubProcess | None = None

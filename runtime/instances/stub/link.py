@@ -4,15 +4,22 @@
 
 Answers free capacity, so that new batches are posted. All that is sent while the messages of one read are handled is
 written at once.
+
+One read may bring thousands of messages, which would hold up everybody else: responses of a stream, records of a log,
+questions. So they are handled for a slice of time, and the others in slices of the next turns of the event loop. The
+stub is not read meanwhile: it waits once its socket is full.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from time import monotonic
 from typing import Any, cast
 
 from pyruntime.runtime.regions import ClientRegion, SharedRegion
@@ -27,6 +34,10 @@ _LISTENING = (State.LOADING, State.SERVING, State.STOPPING)
 GRANT_BYTES = 8
 # The size of each read of the messages that a dead stub left in the socket, in bytes.
 REST_BYTES = 64 << 10
+# The messages of one read that are handled without a look at the clock: a stub that answers batches sends fewer.
+MESSAGES_AT_ONCE = 16
+# The time for the messages of one stub in a turn of the event loop, in seconds. It is enough for dozens of messages.
+SLICE_S = 0.001
 
 # How to handle each kind of message. Any: each handler takes messages of its own kind.
 Handlers = Mapping[type[Message], Callable[[Any], None]]
@@ -48,15 +59,21 @@ class StubLink(asyncio.Protocol):
         handle: Callable[[Message], None],
         kill: Callable[[], None],
         on_end: Callable[[], None],
+        soon: Callable[[Callable[[], None]], object],
     ) -> None:
         """`handle` takes the messages that have no handler of their own. It may raise PeerError.
 
         `kill` ends a stub that breaks the protocol, or hangs up too early. `on_end` is called behind the last message.
+        `soon` calls back in the next turn of the event loop.
         """
         self.name = name
         self.is_open = False
         self._kill = kill
         self._on_end = on_end
+        self._soon = soon
+        # Messages that have arrived and wait for their slice. While there are any, nothing is read.
+        self._waiting: deque[Message] = deque()
+        self._is_paused = False
         # For all kinds, so that nobody has to look whether there is one.
         self.handlers: dict[type[Message], Callable[[Any], None]] = dict.fromkeys(MESSAGES, handle)
         self._on_lost: Callable[[], None] = _nothing
@@ -142,20 +159,54 @@ class StubLink(asyncio.Protocol):
         self.is_open = True
         self._set_writers(opened.write, partial(_send_past, opened, self._sock))
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes, limit_s: float = SLICE_S) -> None:
+        """Handle what arrives, and what waits, for `limit_s` seconds if these are many messages."""
         held: list[bytes] = []
         self.write = self.write_now = held.append
         try:
-            handlers = self.handlers
-            for message in self._receive_data(data):
-                handlers[type(message)](message)
+            messages = self._receive_data(data)
+            if len(messages) > MESSAGES_AT_ONCE or self._waiting:
+                self._waiting.extend(messages)
+                self._handle_waiting(monotonic() + limit_s)
+            else:
+                handlers = self.handlers
+                for message in messages:
+                    handlers[type(message)](message)
         except PeerError as exc:
             _LOG.error("%s: its stub broke the protocol and is killed: %s", self.name, exc)
+            self._waiting.clear()
             self._kill()
         finally:
             self.write, self.write_now = self._writers
             if held:
                 self.write(b"".join(held))
+            if self._is_paused or self._waiting:
+                self._pause_or_resume()
+
+    def _handle_waiting(self, until: float) -> None:
+        """Handle messages that wait, in order, until a time."""
+        waiting, handlers = self._waiting, self.handlers
+        while waiting:
+            message = waiting.popleft()
+            handlers[type(message)](message)
+            if monotonic() >= until:
+                break
+
+    def _take_slice(self) -> None:
+        if self._waiting:
+            self.data_received(b"")
+
+    def _pause_or_resume(self) -> None:
+        """Read nothing while messages wait."""
+        if self._waiting:
+            self._soon(self._take_slice)
+        transport = cast("asyncio.ReadTransport | None", self._transport)
+        if self._is_paused != bool(self._waiting) and transport is not None and not transport.is_closing():
+            self._is_paused = bool(self._waiting)
+            if self._is_paused:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
 
     def eof_received(self) -> None:
         # Before connection_lost, so that no request goes to a stub that has hung up.
@@ -180,7 +231,9 @@ class StubLink(asyncio.Protocol):
         self._on_lost()
 
     def _read_rest(self) -> None:
-        """Handle the unread messages of the stub: a transport closes without them once it cannot write."""
+        """Handle all messages of the stub that are left. A transport closes without the unread once it cannot write."""
+        if self._waiting:
+            self.data_received(b"", math.inf)
         if self._sock is None:
             return
         with self._sock as rest:
@@ -192,7 +245,7 @@ class StubLink(asyncio.Protocol):
                     break
                 if not data:
                     break
-                self.data_received(data)
+                self.data_received(data, math.inf)
 
     def _set_writers(self, write: Write, write_now: Write) -> None:
         self._writers = self.write, self.write_now = write, write_now

@@ -47,10 +47,14 @@ class Stub:
     writes = 0
 
     def __init__(self, name, requests, state=State.SERVING, sock=None):
+        # What the host does in its next turn, and whether it reads.
+        self.due = []
+        self.is_read = True
         self.connection = asyncio.run(self._connect(name, requests))
         self._ours, self.connection.link._grants = socket.socketpair()
         self._ours.setblocking(False)
         self.connection.link._grants.setblocking(False)
+        self.connection.link._soon = self.due.append
         self.connection.link._sock = sock or Socket()
         self.connection.link._sock.stub = self
         self._channel = StubChannel()
@@ -79,6 +83,20 @@ class Stub:
     def abort(self):
         """See asyncio.WriteTransport."""
 
+    def is_closing(self):
+        """See asyncio.ReadTransport."""
+        return False
+
+    def pause_reading(self):
+        """See asyncio.ReadTransport."""
+        assert self.is_read
+        self.is_read = False
+
+    def resume_reading(self):
+        """See asyncio.ReadTransport."""
+        assert not self.is_read
+        self.is_read = True
+
     def receive(self, data):
         """Bytes of the host arrive."""
         self._heard += self._channel.receive_data(data)
@@ -88,7 +106,17 @@ class Stub:
         return self._channel.send(message)
 
     def say(self, *messages):
+        """Have the host handle messages of one read, in as many turns as it takes."""
         self.connection.link.data_received(b"".join(map(self.encode, messages)))
+        while self.turn():
+            pass
+
+    def turn(self):
+        """Do what the host does in its next turn; False if that is nothing."""
+        due, self.due[:] = [*self.due], []
+        for call_back in due:
+            call_back()
+        return bool(due)
 
     def hear(self):
         """Everything that the host has said since the last time."""

@@ -4,7 +4,10 @@
 
 import pytest
 
+from pyruntime.runtime.instances.stub import link as link_module
+from pyruntime.runtime.instances.stub.link import MESSAGES_AT_ONCE, SLICE_S
 from pyruntime.utils.channel import State
+from pyruntime.utils.errors import PeerError
 from pyruntime.utils.messages import Infer, Release, Result
 
 from .far_end import Socket, Stub
@@ -77,3 +80,81 @@ class TestInOnePiece:
         assert stub.hear() == [Infer(11, [], [])]
         assert stub.connection.link.state is State.CLOSED
         assert "broke the protocol" in caplog.text
+
+
+class Clock:
+    """Goes on by as much as each message takes, in seconds."""
+
+    def __init__(self, message_s):
+        self.now = 100.0
+        self._message_s = message_s
+
+    def work(self, _):
+        self.now += self._message_s
+
+
+class TestManyMessages:
+    COUNT = MESSAGES_AT_ONCE + 20
+
+    @pytest.fixture
+    def handled(self, stub, monkeypatch):
+        """The numbers of the results that are handled; three of them fill a slice."""
+        clock, numbers = Clock(SLICE_S * 0.4), []
+        monkeypatch.setattr(link_module, "monotonic", lambda: clock.now)
+
+        def handle(result):
+            clock.work(result)
+            numbers.append(result.batch)
+            stub.connection.infer(result.batch + 100, [], at_once=False)
+
+        stub.connection.link.attach({Result: handle}, lambda: None)
+        return numbers
+
+    def read(self, stub, count):
+        """One read brings so many messages."""
+        stub.connection.link.data_received(
+            b"".join(stub.encode(Result(number, [], [], 0, 0)) for number in range(1, count + 1))
+        )
+
+    def test_a_turn_of_the_loop_handles_a_slice_of_them_in_order(self, stub, handled):
+        self.read(stub, self.COUNT)
+        assert handled == [1, 2, 3]
+        assert stub.turn()
+        assert handled == [1, 2, 3, 4, 5, 6]
+        while stub.turn():
+            pass
+        assert handled == [*range(1, self.COUNT + 1)]
+
+    def test_the_stub_is_not_read_while_messages_wait(self, stub, handled):
+        self.read(stub, self.COUNT)
+        assert not stub.is_read
+        while stub.turn():
+            assert stub.is_read == (len(handled) == self.COUNT)
+        assert stub.is_read
+
+    def test_answers_of_a_slice_are_sent_with_it(self, stub, handled):
+        self.read(stub, self.COUNT)
+        assert [message.batch for message in stub.hear()] == [101, 102, 103]
+        assert stub.writes == 1
+
+    def test_few_messages_are_handled_at_once(self, stub, handled):
+        self.read(stub, MESSAGES_AT_ONCE)
+        assert len(handled) == MESSAGES_AT_ONCE
+        assert stub.is_read
+        assert not stub.turn()
+
+    def test_a_stub_that_dies_has_all_its_messages_handled(self, stub, handled):
+        self.read(stub, self.COUNT)
+        stub.exit()
+        assert handled == [*range(1, self.COUNT + 1)]
+
+    def test_nothing_is_handled_behind_a_message_that_breaks_the_protocol(self, stub, handled, caplog):
+        def refuse(_):
+            raise PeerError("no such answer")
+
+        self.read(stub, self.COUNT)
+        stub.connection.link.attach({Result: refuse}, lambda: None)
+        while stub.turn():
+            pass
+        assert caplog.text.count("no such answer") == 1
+        assert handled == [1, 2, 3]

@@ -49,6 +49,8 @@ class Batches:
         decoupled: bool,
     ) -> None:
         self.forked = False
+        # What a signal handler of the model has raised between two batches.
+        self.interruption: Optional[BaseException] = None
         self.server: Server
         self._link = link
         self._writer = writer
@@ -100,6 +102,8 @@ class Batches:
         end_ns = 0
         self._started[batch] = start_ns = time.monotonic_ns()
         try:
+            if self.interruption is not None:
+                self._raise_interruption()
             responses = self.model.execute(requests)
             if type(responses) is not list and inspect.iscoroutine(responses):
                 if self._decoupled and coroutines.reads:
@@ -153,6 +157,11 @@ class Batches:
                 self._kept.watch(held)
         if self._kept.watched:
             self.retire()
+
+    def _raise_interruption(self) -> None:
+        interruption, self.interruption = self.interruption, None
+        if interruption is not None:
+            raise interruption
 
     def retire(self) -> None:
         """Tell the host which kept requests the model has released."""

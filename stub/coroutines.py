@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Callable, Coroutine, Optional, Set
 
-from pyruntime.stub.link import Link
+from pyruntime.stub.link import Interrupted, Link
 
 
 class Coroutines:
@@ -38,12 +38,19 @@ class Coroutines:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    def wait(self, work: Callable[[], object]) -> bool:
-        """Wait until there is work; False if the host hung up before."""
+    def wait(self, work: Callable[[], object], interrupted: Optional[Interrupted] = None) -> bool:
+        """Wait until there is work; False if the host hung up before. As Link.wait."""
         loop = self._loop
         if loop is None or not self.reads or not (self._background or asyncio.all_tasks(loop)):
-            return self._link.wait(work)
-        return loop.run_until_complete(self._wait(work))
+            return self._link.wait(work, interrupted)
+        waiting = loop.create_task(self._wait(work))
+        while True:
+            try:
+                return loop.run_until_complete(waiting)
+            except BaseException as exc:  # the loop has handled what its callbacks and tasks raise
+                if interrupted is None or waiting.done():
+                    raise
+                interrupted(exc)
 
     def work_arrived(self) -> None:
         """There may be work, or the host may have hung up. From any thread."""

@@ -14,12 +14,14 @@ import select
 import socket
 import threading
 from collections import deque
-from typing import Callable, Deque
+from typing import Callable, Deque, Optional
 
 from pyruntime.utils.channel import StubChannel
 from pyruntime.utils.messages import Message
 
 READ_BYTES = 64 << 10
+# Called with an exception that a signal handler of the model has raised.
+Interrupted = Callable[[BaseException], None]
 
 
 class Link:
@@ -78,22 +80,22 @@ class Link:
             finally:
                 self._in_send = False
 
-    def wait(self, done: Callable[[], object]) -> bool:
+    def wait(self, done: Callable[[], object], interrupted: Optional[Interrupted] = None) -> bool:
         """Read until `done()` is true; False if the host closed the connection before. Only this thread calls `done`.
 
-        Whatever makes it true without a message must call `wake` afterwards.
+        Whatever makes it true without a message must call `wake` afterwards. `interrupted` is called with what a signal
+        handler of the model raises meanwhile; without it the wait ends, and raises it.
         """
         reader = self._reader
         while not done():
             if self.closed:
                 return False
             if not reader.acquire(False):
-                self._follow(done)
+                _interruptible(lambda: self._follow(done), interrupted)
                 continue
             try:
                 # The previous reader may have handled the message.
-                if not done() and not self.closed:
-                    self._arrival.poll()
+                if not done() and not self.closed and _interruptible(self._arrival.poll, interrupted):
                     self._receive(0)
             finally:
                 reader.release()
@@ -159,6 +161,19 @@ class Link:
             raise
         for message in messages:
             self._handle(message)
+
+
+def _interruptible(wait: Callable[[], object], interrupted: Optional[Interrupted]) -> bool:
+    """Wait; False if a signal handler raised an exception, of which `interrupted` is told."""
+    if interrupted is None:
+        wait()
+        return True
+    try:
+        wait()
+    except BaseException as exc:
+        interrupted(exc)
+        return False
+    return True
 
 
 def _nothing() -> None:

@@ -106,7 +106,7 @@ class Worker:
         work, wait = self._work, self._coroutines.wait
         arrived = work.__len__  # which is no call of a Python function
         try:
-            while work or wait(arrived):
+            while work or wait(arrived, self._interrupted):
                 try:
                     message = work.popleft()
                 except IndexError:
@@ -126,6 +126,15 @@ class Worker:
             self._coroutines.close()
             self.link.closed = True  # destructors of objects that the model still has must send nothing
             self._release_model()
+
+    def _interrupted(self, exc: BaseException) -> None:
+        """A signal handler of the model has raised an exception while nothing was executed.
+
+        As in Triton, the next batch fails with it.
+        """
+        if self._model is None:  # the import has begun something that cannot go on
+            raise exc
+        self._batches.interruption = exc
 
     def _release_model(self) -> None:
         """Let go of the model, whose destructors may need modules that Python's exit takes apart."""
@@ -313,6 +322,8 @@ class Worker:
     def _finalize(self) -> None:
         if self._model is not None:  # a stub may be stopped before it has loaded one
             self._server.no_bls = NO_BLS
+            if self._batches.interruption is not None:
+                log_failure("a signal handler failed", self._batches.interruption, self._root)
         if hasattr(self._model, "finalize"):
             try:
                 self._model.finalize()
@@ -340,7 +351,11 @@ class Worker:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                try:
+                    thread.join()
+                except BaseException as exc:
+                    self._interrupted(exc)
         if not self.link.closed:
             self._finalize()
 

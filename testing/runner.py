@@ -18,7 +18,7 @@ from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from pyruntime.stub.coroutines import Coroutines
-from pyruntime.stub.link import Link
+from pyruntime.stub.link import Interrupted, Link
 from pyruntime.utils.messages import Message
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class DirectLink(Link):
         """See Link."""
         self._handle(message)
 
-    def wait(self, done: Callable[[], object]) -> bool:
+    def wait(self, done: Callable[[], object], interrupted: Interrupted | None = None) -> bool:
         """See Link."""
         with self._changed:
             self._changed.wait_for(lambda: done() or self.closed)

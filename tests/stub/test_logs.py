@@ -135,7 +135,14 @@ class TestConfiguredByTheModel:
 
     def test_a_dictionary_replaces_the_default(self, sent, root, capsys):
         handlers = {"h": {"class": "logging.StreamHandler", "stream": sys.stderr}}
-        logging.config.dictConfig({"version": 1, "handlers": handlers, "root": {"handlers": ["h"], "level": "INFO"}})
+        logging.config.dictConfig(
+            {
+                "version": 1,
+                "disable_existing_loggers": False,
+                "handlers": handlers,
+                "root": {"handlers": ["h"], "level": "INFO"},
+            }
+        )
         logging.info("hello")
         assert sent == []
         assert capsys.readouterr().err == "hello\n"

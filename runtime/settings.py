@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import NamedTuple
 
+from pyruntime.runtime.header_pattern import HeaderPattern
 from pyruntime.utils.errors import PyruntimeError
 from pyruntime.utils.gpu.visible import ALL_GPUS, OWN_GPU
 
@@ -354,9 +355,9 @@ def _require_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 def _require_pattern(name: str, value: str) -> None:
     try:
-        re.compile(value)
-    except re.error as exc:
-        raise SettingsError(f"{name} must be a regular expression, unlike {value!r}: {exc}") from exc
+        HeaderPattern(value)
+    except ValueError as exc:
+        raise SettingsError(f"{name} must be a regular expression of RE2, unlike {value!r}: {exc}") from exc
 
 
 def without_credentials(url: str) -> tuple[str, str]:

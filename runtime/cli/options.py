@@ -115,7 +115,9 @@ HTTP = Group(
         _works("http-address", STR, "0.0.0.0", "Address to listen at, or unix:/path?mode=600.", "http_address"),
         _works("http-port", INT, "8000", "Port to listen at.", "http_port"),
         _works("reuse-http-port", BOOL, "false", "Let several servers share the port.", "reuse_http_port"),
-        _works("http-header-forward-pattern", STR, "", "Regex: headers for models.", "http_header_forward_pattern"),
+        _works(
+            "http-header-forward-pattern", STR, "", "Regex (RE2): headers for models.", "http_header_forward_pattern"
+        ),
         _no_op("http-thread-count", INT, "8", "Threads that serve HTTP.", _ONE_LOOP),
         _works("http-max-input-size", INT, "67108864", "Largest request body in bytes.", "http_max_input_size"),
         _works("http-restricted-api", REPEATABLE, "", "<api>[,<api>...]:<header>=<value> that clients must send."),
@@ -129,7 +131,9 @@ GRPC = Group(
         _works("grpc-address", STR, "0.0.0.0", "Address to listen at, or unix:/path?mode=600.", "grpc_address"),
         _works("grpc-port", INT, "8001", "Port to listen at.", "grpc_port"),
         _works("reuse-grpc-port", BOOL, "false", "Let several servers share the port.", "reuse_grpc_port"),
-        _works("grpc-header-forward-pattern", STR, "", "Regex: metadata for models.", "grpc_header_forward_pattern"),
+        _works(
+            "grpc-header-forward-pattern", STR, "", "Regex (RE2): metadata for models.", "grpc_header_forward_pattern"
+        ),
         _no_op("grpc-infer-thread-count", INT, "2", "Threads that serve inference.", _ONE_LOOP),
         _no_op("grpc-infer-allocation-pool-size", INT, "8", "Request objects kept for reuse.", _ONE_LOOP),
         _no_op("grpc-max-response-pool-size", INT, "2147483647", "Responses of a stream that wait.", _FLOW),

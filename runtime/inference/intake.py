@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from pyruntime.runtime.config.inputs import check_strings, has_many_strings
 from pyruntime.runtime.execution.job import Job, Respond
-from pyruntime.runtime.inference.forwarding import Forwarded, forward
+from pyruntime.runtime.header_pattern import Forwarded
+from pyruntime.runtime.inference.forwarding import forward
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.plain_requests import PlainRequest
 from pyruntime.runtime.inference.request_plans import PlanKey, RequestPlan

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pyruntime.runtime.frontends.grpc.status import http_error, unsupported_encoding
-from pyruntime.runtime.inference.forwarding import Forwarded, HeaderPattern
+from pyruntime.runtime.header_pattern import Forwarded, HeaderPattern
 from pyruntime.runtime.observe.load_report import FORMAT_HEADER, load_format
 
 # How many heads are remembered, and the largest one that is: 4 MiB, with their parsed forms.
@@ -52,7 +52,7 @@ class CallHead:
 
 
 class HeadReader:
-    """Reads heads, and remembers them. `pattern` says which metadata is forwarded: see forwarding.py."""
+    """Reads heads, and remembers them. `pattern` says which metadata is forwarded: see header_pattern.py."""
 
     def __init__(self, pattern: str = "") -> None:
         self._pattern = HeaderPattern(pattern)

@@ -5,49 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.frontends.http.request_head import HeadReader
-from pyruntime.runtime.inference.forwarding import NAME_LENGTH_MAX, RESERVED, HeaderPattern, forward
+from pyruntime.runtime.header_pattern import HeaderPattern
+from pyruntime.runtime.inference.forwarding import RESERVED, forward
 from pyruntime.runtime.requests.types import InferRequest
-from pyruntime.runtime.settings import ServerSettings, SettingsError
 from pyruntime.utils.errors import Code, InferenceError
-
-HEADERS = (("X-Tenant", "a"), ("host", "b"), ("my-x-tenant", "c"))
-
-
-@pytest.mark.parametrize(
-    ("pattern", "names"),
-    [
-        ("", []),
-        ("x-tenant", ["X-Tenant", "my-x-tenant"]),
-        ("^X-", ["X-Tenant"]),
-        ("(?-i:x-)", ["my-x-tenant"]),
-        ("^(host|nobody)$", ["host"]),
-        (".*", ["X-Tenant", "host", "my-x-tenant"]),
-    ],
-)
-def test_pattern(pattern, names):
-    """A pattern finds itself in any part of a name, in any case."""
-    assert [name for name, _ in HeaderPattern(pattern).select(HEADERS)] == names
-
-
-def test_names_that_are_too_long():
-    """No time is spent on them."""
-    pattern = HeaderPattern("x")
-    assert pattern.select([("x" * NAME_LENGTH_MAX, ""), ("x" * (NAME_LENGTH_MAX + 1), "")]) == (
-        ("x" * NAME_LENGTH_MAX, ""),
-    )
-
-
-def test_repr():
-    """It shows the pattern."""
-    assert repr(HeaderPattern("x-.*")) == "<HeaderPattern 'x-.*'>"
-
-
-@pytest.mark.parametrize("option", ["http_header_forward_pattern", "grpc_header_forward_pattern"])
-def test_what_is_no_pattern(option):
-    """A server with such a pattern does not start."""
-    with pytest.raises(SettingsError) as caught:
-        ServerSettings(("/models",), **{option: "("})
-    assert str(caught.value).startswith(f"--{option.replace('_', '-')} must be a regular expression, unlike '(': ")
 
 
 def test_parameters():

@@ -427,7 +427,8 @@ class ModelVersion:
         if is_lost and self._gone is None:
             first = self._instances[0]
             self.is_gone = self._is_lost = True
-            self._gone = InferenceError(f"Stub process '{first.name}' is not healthy. It is down: {first.down}")
+            message = f"Stub process '{first.name}' is not healthy. It is down: {first.down}"
+            self._gone = InferenceError(message, Code.UNAVAILABLE)
             self._on_lost(self, self.problem)
             self.scheduler.fail_all(self._gone)
         elif self._is_lost and not is_lost:

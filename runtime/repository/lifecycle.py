@@ -11,6 +11,7 @@ succeeds, and remains if the new load fails.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -66,6 +67,11 @@ NEXT = {
     (State.UNLOADING, Step.UNLOADED): State.UNAVAILABLE,
 }
 
+# The folders of an absolute path.
+_FOLDERS = re.compile(r"""(?<![\w./])/(?:[^/\s'"]+/)*(?=[^/\s'"])""")
+# Where clients and operators find all of a reason.
+_READ_MORE = "the repository index and the server's log have more"
+
 # Versions in these states serve requests, so the repository index calls both READY.
 _SERVING = (State.READY, State.RELOADING)
 
@@ -78,6 +84,11 @@ class IndexRow:
     version: str = ""
     state: str = ""
     reason: str = ""
+
+
+def _first_line(reason: str) -> str:
+    """What clients read of a reason: its first line, with files but without the folders of this host."""
+    return _FOLDERS.sub("", reason.strip().partition("\n")[0])
 
 
 @dataclass(slots=True)
@@ -107,7 +118,8 @@ class LifecycleTable(Generic[H]):
     def resolve(self, model: str, version: int = LATEST) -> H:
         """The object that serves a version; for LATEST, that of the highest ready version.
 
-        Raises InferenceError: NOT_FOUND for an unknown model or version, UNAVAILABLE if it is not ready.
+        Raises InferenceError: NOT_FOUND for an unknown model or version, and for a model that failed to load, with the
+        reason; UNAVAILABLE for a version that is not ready, and for a model whose instances are down.
         """
         handle = self.serving.get((model, version))
         if handle is None:
@@ -237,11 +249,27 @@ class LifecycleTable(Generic[H]):
 
     def _refuse(self, model: str, version: int) -> NoReturn:
         unknown = f"Request for unknown model: '{model}'"
-        versions = self._models.get(model)
-        if versions is None:
-            raise InferenceError(f"{unknown} is not found", Code.NOT_FOUND)
+        versions = self._models.get(model, {})
+        down = [each for each in versions if (model, each) in self.down and version in (LATEST, each)]
+        if down:
+            # It is known, and serves again when an instance is ready, so clients do well to try again.
+            reason = _first_line(versions[max(down)].reason) or "its instances are down"
+            raise InferenceError(f"Model '{model}' version {max(down)} is not available: {reason}", Code.UNAVAILABLE)
+        why = self._why_not_loaded(model, version)
+        if not versions:
+            raise InferenceError(f"{unknown} is not found{why}", Code.NOT_FOUND)
         if version == LATEST:
-            raise InferenceError(f"{unknown} has no available versions", Code.NOT_FOUND)
+            raise InferenceError(f"{unknown} has no available versions{why}", Code.NOT_FOUND)
         if version not in versions:
             raise InferenceError(f"{unknown} version {version} is not found", Code.NOT_FOUND)
-        raise InferenceError(f"{unknown} version {version} is not at ready state", Code.UNAVAILABLE)
+        raise InferenceError(f"{unknown} version {version} is not at ready state{why}", Code.UNAVAILABLE)
+
+    def _why_not_loaded(self, model: str, version: int) -> str:
+        """The end of a sentence about a version, LATEST for any, that failed to load; "" if none has."""
+        failed = [
+            (number, entry.reason)
+            for number, entry in self._models.get(model, {}).items()
+            if entry.state is State.UNAVAILABLE and entry.reason != UNLOADED_REASON and version in (LATEST, number)
+        ]
+        reason = max(failed)[1] if failed else self._problems.get(model, "")
+        return f", because it failed to load: {_first_line(reason)} ({_READ_MORE})" if reason else ""

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stub processes that die in different ways: the effects on requests, other stubs and the next process."""
 
+import json
 import os
 import signal
 import threading
@@ -11,6 +12,8 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
 
 # The request's ID selects the action. From its second life on, initialize waits at the gate if there is one.
 MORTAL = """
@@ -183,9 +186,19 @@ def test_given_up(model, serve, wait_until):
     assert server.stubs("mortal_0") == []
     assert not server.is_ready()
     assert not model_is_ready(server)
-    status, message = server.refusal("mortal", INPUT, request_id="work")
-    assert status in (404, 500, 503)
-    assert "mortal" in message
+    expected = f"Model 'mortal' version 1 is not available: {row['reason']}"
+    for version in ("", "1"):
+        assert server.refusal("mortal", INPUT, model_version=version) == (503, expected)
+    generated = server.request("POST", "/v2/models/mortal/generate", '{"IN": 21}')
+    assert (generated.status, json.loads(generated.body)) == (503, {"error": expected})
+    ready = server.request("GET", "/v2/models/mortal/ready")
+    assert (ready.status, b"its process died 5 times" in ready.body) == (400, True)
+    with closing(server.grpc()) as client:
+        assert not client.is_model_ready("mortal")
+        tensor = tritonclient.grpc.InferInput("IN", [1], "INT64").set_data_from_numpy(INPUT["IN"])
+        with pytest.raises(InferenceServerException) as caught:
+            client.infer("mortal", [tensor])
+    assert (caught.value.status(), caught.value.message()) == ("StatusCode.UNAVAILABLE", expected)
     assert works(server, "other")
 
 
@@ -204,9 +217,8 @@ def test_given_up_with_requests_waiting(model, deploy, wait_until):
         assert running.result() == (500, lost("mortal_0", SIGKILL))
         for each in waiting:
             status, message = each.result()
-            assert status == 404 or message.startswith(
-                "Stub process 'mortal_0' is not healthy. It is down: its process"
-            )
+            assert status == 503
+            assert "its process died 5 times" in message
 
 
 def test_broken_after_its_death(model, serve, wait_until):

@@ -123,7 +123,10 @@ def test_model_that_cannot_be_loaded(broken, name):
     status, message = broken.refusal(name, INPUT)
     assert status in (404, 503)
     assert message.startswith(f"Request for unknown model: '{name}' ")
-    assert "/" not in message
+    assert ", because it failed to load: " in message
+    assert message.endswith(" (the repository index and the server's log have more)")
+    # It names files, and no folders of this host.
+    assert not re.search(r"""(^|[\s'"(])/\w""", message)
 
 
 def test_traceback_of_a_load_is_in_the_log(broken):

@@ -304,7 +304,7 @@ class TestReserve:
         lose(world)
         with pytest.raises(InferenceError) as caught:
             world.intake.reserve(world.model, 1, 1)
-        assert caught.value.code is Code.INTERNAL
+        assert caught.value.code is Code.UNAVAILABLE
         assert world.intake.expected_bytes == 0
 
     def test_model_waits(self, world):

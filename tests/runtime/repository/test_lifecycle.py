@@ -4,7 +4,7 @@
 
 import pytest
 
-from pyruntime.runtime.repository.lifecycle import NEXT, IndexRow, LifecycleTable, State, Step
+from pyruntime.runtime.repository.lifecycle import LATEST, NEXT, IndexRow, LifecycleTable, State, Step
 from pyruntime.utils.errors import Code, InferenceError, LocalError
 
 # Steps that lead version 1 of "m" to each state.
@@ -114,7 +114,42 @@ class TestResolve:
         message = "Request for unknown model: 'm' version 7 is not found"
         assert refusal(serving(v1="one"), "m", 7) == (message, Code.NOT_FOUND)
 
-    @pytest.mark.parametrize("state", [State.LOADING, State.UNLOADING, State.UNAVAILABLE])
+    @pytest.mark.parametrize("version", [LATEST, 1])
+    @pytest.mark.parametrize("steps", [[], [Step.BEGIN_LOAD]])
+    def test_a_version_whose_instances_are_down_is_unavailable_with_the_reason(self, version, steps):
+        table = table_in(State.READY)
+        table.fail("m", 1, "it died\nand more")
+        table.down["m", 1] = "old"
+        for step in steps:
+            perform(table, step)
+        reason = "its instances are down" if steps else "it died"
+        message = f"Model 'm' version 1 is not available: {reason}"
+        assert refusal(table, "m", version) == (message, Code.UNAVAILABLE)
+
+    def test_a_model_that_failed_to_load_says_why_in_one_line(self):
+        why = (
+            ", because it failed to load: no weights in 'a.bin' of https://host/a/b "
+            "(the repository index and the server's log have more)"
+        )
+        table = table_in(State.LOADING)
+        table.fail("m", 1, "no weights in '/srv/models/m/1/a.bin' of https://host/a/b\nAt: model.py")
+        unknown = "Request for unknown model: 'm'"
+        assert refusal(table, "m") == (f"{unknown} has no available versions{why}", Code.NOT_FOUND)
+        assert refusal(table, "m", 1) == (f"{unknown} version 1 is not at ready state{why}", Code.UNAVAILABLE)
+        assert refusal(table, "m", 2) == (f"{unknown} version 2 is not found", Code.NOT_FOUND)
+        table = LifecycleTable()
+        table.fail_model("m", "no backend")
+        message, code = refusal(table, "m")
+        assert message.startswith(f"{unknown} is not found, because it failed to load: no backend (")
+        assert code is Code.NOT_FOUND
+
+    def test_a_model_that_was_unloaded_gives_no_reason(self):
+        table = table_in(State.UNLOADING)
+        table.unloaded("m", 1)
+        message = "Request for unknown model: 'm' has no available versions"
+        assert refusal(table, "m") == (message, Code.NOT_FOUND)
+
+    @pytest.mark.parametrize("state", [State.LOADING, State.UNLOADING])
     def test_not_ready(self, state):
         """A version that is known and not ready may be so later."""
         message = "Request for unknown model: 'm' version 1 is not at ready state"

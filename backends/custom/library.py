@@ -12,9 +12,12 @@ import os
 from ctypes import byref, c_char_p, c_int, c_void_p
 from typing import Any
 
+import triton_python_backend_utils as pb_utils
+
 from pyruntime.backends.custom import abi
 from pyruntime.runtime.native.libraries import explain_missing, provide
 from pyruntime.utils.errors import LoadError, PyruntimeError
+from pyruntime.utils.private_libraries import private_libraries
 
 NO_ERROR_STRING = "<no error string>"
 
@@ -38,7 +41,8 @@ class CustomLibrary:
         except OSError as exc:
             raise _unloadable(str(exc), path) from exc
         # Not ctypes.CDLL, which resolves all symbols at once: libraries may lack functions that they never call.
-        self._handle = _dl.dlopen(os.fsencode(path), os.RTLD_LAZY | os.RTLD_LOCAL)
+        with private_libraries([os.path.dirname(path)], pb_utils.Logger.log_warn):
+            self._handle = _dl.dlopen(os.fsencode(path), os.RTLD_LAZY | os.RTLD_LOCAL)
         if not self._handle:
             raise _unloadable(_last_error(), path)
         self.initialize = abi.Initialize(self._find("CustomInitialize"))

@@ -19,7 +19,7 @@ from pyruntime.backends.jax.operations import register_operations
 from pyruntime.backends.jax.programs import find_device, flat_function, import_jax, load_program, use_threads
 from pyruntime.backends.toolkit.batching import Arrays, BatchExecutor
 from pyruntime.backends.toolkit.completion import check_tensors, complete
-from pyruntime.backends.toolkit.files import find_libraries, find_model_file
+from pyruntime.backends.toolkit.files import find_libraries, find_model_file, kept_libraries
 from pyruntime.backends.toolkit.padding import next_power_of_two, padded_call
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
 from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
@@ -53,7 +53,8 @@ class TritonPythonModel:
             self._jax, settings, program.exported, args["model_instance_kind"], args["model_instance_device_id"]
         )
         libraries = find_libraries(settings, version_dir)
-        register_operations(self._jax, settings, program.exported, libraries, self._device.platform)
+        with kept_libraries(libraries, version_dir):
+            register_operations(self._jax, settings, program.exported, libraries, self._device.platform)
         self._inputs = [tensor.name for tensor in program.inputs]
         self._places = {tensor.name: place for place, tensor in enumerate(program.outputs)}
         self._call = flat_function(self._jax, program.exported)

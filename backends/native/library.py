@@ -18,8 +18,10 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import triton_python_backend_utils as pb_utils
+
 from pyruntime.backends.native import arguments
-from pyruntime.runtime.native.libraries import explain, prepare
+from pyruntime.runtime.native.libraries import explain, libraries_of, prepare
 from pyruntime.runtime.native.linker import read_library
 from pyruntime.utils.errors import Code, LoadError
 
@@ -59,7 +61,9 @@ class NativeModel:
         name, path = config["name"], location["library"]
         native.set_memory_pools(*arguments.memory_pools(location))
         native.set_log(_ALL_LEVELS, int(location["log_verbose"]))
-        prepare(path, model=name, preload=json.loads(location["preload"]))
+        preload = json.loads(location["preload"])
+        loaded = libraries_of(path, preload)
+        prepare(path, model=name, preload=preload)
         self._backend = native.Backend(
             arguments.backend_name(config, path), path, os.path.dirname(path), location["command_line"]
         )
@@ -67,6 +71,7 @@ class NativeModel:
             self._call(self._backend.open)
         except LoadError as exc:
             raise LoadError(explain(str(exc), path, name), exc.code) from exc
+        loaded.keep(pb_utils.Logger.log_warn)
         self._call(self._backend.initialize)
 
     @property

@@ -19,7 +19,7 @@ from pyruntime.backends.onnxruntime.sharing import SHARED_BYTES_MIN, WEIGHTS, Sh
 from pyruntime.backends.onnxruntime.tensors import describe, describe_error
 from pyruntime.backends.toolkit.batching import BatchExecutor
 from pyruntime.backends.toolkit.completion import check_tensors, complete
-from pyruntime.backends.toolkit.files import find_libraries, find_model_file
+from pyruntime.backends.toolkit.files import find_libraries, find_model_file, kept_libraries
 from pyruntime.backends.toolkit.frameworks import explain_library, import_framework
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
 from pyruntime.backends.toolkit.texts import TextArrays
@@ -185,11 +185,13 @@ def _open_shared(
 
 def _open(onnxruntime: Any, settings: Settings, version_dir: str, path: str, options: Any, used: List[Provider]) -> Any:
     """The session of a model file, with the model's libraries of custom operations. Raises LoadError."""
-    for library in find_libraries(settings, version_dir):
-        try:
-            options.register_custom_ops_library(library)
-        except Exception as exc:
-            raise explain_library(settings.name, library, "onnxruntime", onnxruntime.__version__, exc) from exc
+    libraries = find_libraries(settings, version_dir)
+    with kept_libraries(libraries, version_dir):
+        for library in libraries:
+            try:
+                options.register_custom_ops_library(library)
+            except Exception as exc:
+                raise explain_library(settings.name, library, "onnxruntime", onnxruntime.__version__, exc) from exc
     try:
         return onnxruntime.InferenceSession(path, options, providers=used)
     except Exception as exc:

@@ -19,7 +19,7 @@ from pyruntime.backends.openvino.models import OpenvinoArrays, describe, describ
 from pyruntime.backends.openvino.options import check_device, read_options
 from pyruntime.backends.toolkit.batching import BatchExecutor
 from pyruntime.backends.toolkit.completion import check_tensors, complete
-from pyruntime.backends.toolkit.files import find_libraries, find_model_file
+from pyruntime.backends.toolkit.files import find_libraries, find_model_file, kept_libraries
 from pyruntime.backends.toolkit.frameworks import explain_library, import_framework
 from pyruntime.backends.toolkit.padding import padded_call
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
@@ -110,12 +110,14 @@ def _read(openvino: Any, core: Any, settings: Settings, version_dir: str, extens
     path = find_model_file(settings, version_dir, FILENAMES)
     if os.path.isdir(path):  # as in Triton's ONNX Runtime backend, a folder has a file of its own name
         path = os.path.join(path, os.path.basename(path))
-    for library in find_libraries(replace(settings, libraries=(*extensions, *settings.libraries)), version_dir):
-        try:
-            core.add_extension(library)
-        except Exception as exc:
-            version, _, _ = openvino.__version__.partition("-")  # the build follows
-            raise explain_library(settings.name, library, "openvino", version, exc) from exc
+    libraries = find_libraries(replace(settings, libraries=(*extensions, *settings.libraries)), version_dir)
+    with kept_libraries(libraries, version_dir):
+        for library in libraries:
+            try:
+                core.add_extension(library)
+            except Exception as exc:
+                version, _, _ = openvino.__version__.partition("-")  # the build follows
+                raise explain_library(settings.name, library, "openvino", version, exc) from exc
     try:
         return core.read_model(path)
     except Exception as exc:

@@ -33,7 +33,7 @@ from pyruntime.backends.pytorch.tensors import TorchArrays, from_model, to_model
 from pyruntime.backends.toolkit.batching import BatchExecutor
 from pyruntime.backends.toolkit.completion import complete
 from pyruntime.backends.toolkit.devices import torch_device
-from pyruntime.backends.toolkit.files import find_libraries, find_model_file
+from pyruntime.backends.toolkit.files import find_libraries, find_model_file, kept_libraries
 from pyruntime.backends.toolkit.frameworks import explain_library, import_framework
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
 from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
@@ -165,11 +165,13 @@ def _find_file(settings: Settings, version_dir: str) -> str:
 
 def _load_libraries(torch: Any, settings: Settings, version_dir: str) -> None:
     """Load the model's libraries of custom operations. Raises LoadError."""
-    for library in find_libraries(settings, version_dir):
-        try:
-            torch.ops.load_library(library)
-        except Exception as exc:
-            raise explain_library(settings.name, library, "torch", torch.__version__, exc) from exc
+    libraries = find_libraries(settings, version_dir)
+    with kept_libraries(libraries, version_dir):
+        for library in libraries:
+            try:
+                torch.ops.load_library(library)
+            except Exception as exc:
+                raise explain_library(settings.name, library, "torch", torch.__version__, exc) from exc
 
 
 def _configure(torch: Any, options: Options) -> None:

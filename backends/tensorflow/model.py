@@ -19,7 +19,7 @@ from pyruntime.backends.tensorflow.process import choose_device, set_threads
 from pyruntime.backends.tensorflow.signatures import TAG, choose_signature, describe, read_signatures
 from pyruntime.backends.toolkit.batching import Arrays, BatchExecutor
 from pyruntime.backends.toolkit.completion import check_tensors, complete
-from pyruntime.backends.toolkit.files import find_libraries, find_model_file
+from pyruntime.backends.toolkit.files import find_libraries, find_model_file, kept_libraries
 from pyruntime.backends.toolkit.frameworks import explain_library, import_framework
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
 from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
@@ -123,11 +123,13 @@ def _describe_file(settings: Settings, version_dir: str) -> Tuple[List[TensorSpe
 
 def _load(tensorflow: Any, settings: Settings, version_dir: str, signature: str) -> Tuple[Any, Any]:
     """The model, which keeps the variables, and the function of the signature. Raises LoadError."""
-    for library in find_libraries(settings, version_dir):
-        try:
-            tensorflow.load_op_library(library)
-        except Exception as exc:
-            raise explain_library(settings.name, library, "tensorflow", tensorflow.__version__, exc) from exc
+    libraries = find_libraries(settings, version_dir)
+    with kept_libraries(libraries, version_dir):
+        for library in libraries:
+            try:
+                tensorflow.load_op_library(library)
+            except Exception as exc:
+                raise explain_library(settings.name, library, "tensorflow", tensorflow.__version__, exc) from exc
     folder = find_model_file(settings, version_dir, [FILENAME])
     try:
         loaded = tensorflow.saved_model.load(folder, tags=[settings.parameters.get("TF_GRAPH_TAG", TAG)])

@@ -20,7 +20,7 @@ from pyruntime.backends.tensorrt.engines import Engine, find_profile, load_engin
 from pyruntime.backends.tensorrt.options import Options, check_shape_tensors, read_options
 from pyruntime.backends.toolkit.batching import Arrays, BatchExecutor
 from pyruntime.backends.toolkit.completion import check_tensors, complete
-from pyruntime.backends.toolkit.files import find_libraries, find_model_file
+from pyruntime.backends.toolkit.files import find_libraries, find_model_file, kept_libraries
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings, server_options
 from pyruntime.utils.dtypes import BY_CONFIG_NAME
 from pyruntime.utils.errors import ConfigError
@@ -125,4 +125,6 @@ class TritonPythonModel:
 
 def _load(settings: Settings, version_dir: str, options: Options) -> Engine:
     path = find_model_file(settings, version_dir, [FILENAME])
-    return load_engine(settings, path, [*options.plugins, *find_libraries(settings, version_dir)], options)
+    libraries = [*options.plugins, *find_libraries(settings, version_dir)]
+    with kept_libraries(libraries, version_dir):
+        return load_engine(settings, path, libraries, options)

@@ -5,10 +5,13 @@
 from __future__ import annotations
 
 import os
-from typing import Sequence
+from typing import ContextManager, Sequence
+
+import triton_python_backend_utils as pb_utils
 
 from pyruntime.backends.toolkit.settings import Settings
 from pyruntime.utils.errors import LoadError
+from pyruntime.utils.private_libraries import private_libraries
 
 
 def find_model_file(settings: Settings, version_dir: str, default_names: Sequence[str]) -> str:
@@ -36,6 +39,14 @@ def find_libraries(settings: Settings, version_dir: str) -> list[str]:
     A relative path is one below the version's folder, else below the model's folder.
     """
     return [_find_library(settings.name, name, version_dir) for name in settings.libraries]
+
+
+def kept_libraries(libraries: Sequence[str], version_dir: str) -> ContextManager[None]:
+    """`with kept_libraries(...)`: libraries that are loaded meanwhile do not change with their files.
+
+    It is for `libraries`, and for all in the model's folder, where they may have neighbours.
+    """
+    return private_libraries([*libraries, os.path.dirname(version_dir)], pb_utils.Logger.log_warn)
 
 
 def _find_library(model: str, name: str, version_dir: str) -> str:

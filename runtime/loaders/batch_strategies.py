@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.config.unsupported import BATCH_STRATEGY
 from pyruntime.runtime.instances.native.host import NativeHost
-from pyruntime.runtime.native.libraries import prepare
+from pyruntime.runtime.native.libraries import libraries_of, prepare
 from pyruntime.utils.errors import LoadError
 
 if TYPE_CHECKING:  # the extension is loaded with the first model that needs it
@@ -48,8 +48,10 @@ def find_strategy(spec: ModelSpec, folders: Sequence[str]) -> str:
 async def load_strategy(path: str, model: _triton.Model, name: str, host: NativeHost) -> _triton.BatchStrategy:
     """Load the library at `path`, and initialise it for `model`. Raises LoadError."""
     _LOG.info("Loading custom batching strategy library %s for model %s", path, name)
+    libraries = await asyncio.to_thread(libraries_of, path)
     await asyncio.to_thread(prepare, path, model=name, entry_point=ENTRY_POINT)
     strategy: _triton.BatchStrategy = host.native.BatchStrategy(model, path)
     await host.threads.run(strategy.open)
+    await asyncio.to_thread(libraries.keep, _LOG.warning)
     await host.threads.run(strategy.initialize, undo=strategy.finalize)
     return strategy

@@ -40,6 +40,7 @@ from pyruntime.runtime.native.linker import (
 )
 from pyruntime.runtime.native.shim import make_shim
 from pyruntime.utils.errors import Code, LoadError
+from pyruntime.utils.private_libraries import LoadedLibraries
 
 EXECUTE = "TRITONBACKEND_ModelInstanceExecute"
 
@@ -79,6 +80,11 @@ def prepare(path: str, *, model: str, preload: Sequence[str] = (), entry_point: 
         _provide(path, shared, symbols)
     except OSError as error:
         raise LoadError(explain(str(error), path, model), Code.NOT_FOUND) from error
+
+
+def libraries_of(path: str, preload: Sequence[str] = ()) -> LoadedLibraries:
+    """Those that are loaded from now on for a backend: itself, what lies in its folder, and what it names as a file."""
+    return LoadedLibraries([str(Path(path).parent), *(each for each in preload if Path(each).is_file())])
 
 
 def provide(path: str) -> None:

@@ -91,12 +91,13 @@ class NativeHost:
         Raises LoadError for `model`. The caller gives the backend back with `release`.
         """
         # Here, because a server without native backends starts faster without it.
-        from pyruntime.runtime.native.libraries import explain, prepare
+        from pyruntime.runtime.native.libraries import explain, libraries_of, prepare
 
         self.begin(f"the native backend '{name}'", model)
         loaded = self._loaded.setdefault(path, _Loaded())
         async with loaded.lock:
             # For each model again: it may preload other libraries than the first model.
+            libraries = await asyncio.to_thread(libraries_of, path, preload)
             await asyncio.to_thread(prepare, path, model=model, preload=preload)
             if loaded.backend is None:
                 backend = self.native.Backend(name, path, os.path.dirname(path), config.decode())
@@ -104,8 +105,11 @@ class NativeHost:
                     await self.threads.run(backend.open)
                 except LoadError as exc:
                     raise LoadError(explain(str(exc), path, model), exc.code) from exc
+                await asyncio.to_thread(libraries.keep, _LOG.warning)
                 await self.threads.run(backend.initialize, undo=backend.finalize)
                 loaded.backend = backend
+            else:
+                await asyncio.to_thread(libraries.keep, _LOG.warning)  # what the model preloads
             loaded.users += 1
             return loaded.backend
 

@@ -831,6 +831,7 @@ class Life:
     down = ""
     is_ready = True
     is_idle = False
+    known = None
 
     def __init__(self, spec, memory, model):
         self.stub = Stub(self.name, memory.region)

@@ -181,6 +181,10 @@ class ModelVersion:
         """Show this configuration, which differs from the former one in nothing that requests depend on."""
         self.spec = replace(self.spec, json=render(config))
 
+    def has_sequences(self, instance: Executor) -> bool:
+        """Whether an instance that leaves goes on for sequences, which may take as long as their clients like."""
+        return not self.scheduler.has_left(instance)
+
     async def release(self, instance: Executor, timeout_s: float) -> None:
         """Wait until the sequences on an instance that leaves have ended, then stop it.
 

@@ -84,16 +84,22 @@ class LiveVersions:
         self._review(model)
         self.changed(name)
 
-    def exchange(self, exchange: Exchange) -> None:
-        """A version that serves does so with other instances from now on. Those that leave end in the background."""
+    def exchange(self, exchange: Exchange) -> list[asyncio.Task[None]]:
+        """A version that serves does so with other instances from now on. Those that leave end in the background.
+
+        Returns the ends of those that go on for no sequence.
+        """
         model = exchange.model
         name, version = model.spec.name, model.version
         leaving = model.exchange(exchange.spec, exchange.instances)
         exchange.configure()
+        ends = []
         for instance in leaving:
             # Sequences on it may go on for as long as their clients like, and end with the version at the latest.
             step = model.release(instance, max(FINALIZE_S_MIN, self._drain_s))
-            self._tasks.create_task(step, name=f"release {instance.name}")
+            task = self._tasks.create_task(step, name=f"release {instance.name}")
+            if not model.has_sequences(instance):
+                ends.append(task)
         self._table.ready(name, version, model)
         self._review(model)
         self.changed(name)
@@ -105,6 +111,7 @@ class LiveVersions:
             len(exchange.instances) - len(exchange.new),
             len(leaving),
         )
+        return ends
 
     def give_up(self, exchange: Exchange) -> None:
         """A version goes on with the instances that it has. The new ones end in the background."""

@@ -27,6 +27,10 @@ from pyruntime.utils.errors import Code, LoadError
 
 _LOG = logging.getLogger("pyruntime.repository")
 
+# How long a load waits for the instances that it removes, in seconds. One of them may execute the request that asks for
+# the load, and it must not wait for itself until it is killed.
+ENDS_S_MAX = 10.0
+
 
 class Loader(Protocol):
     """Loads versions: see ModelLoader."""
@@ -99,6 +103,7 @@ class ModelUpdate:
         self._shown: list[int] = []
         self._fresh: set[int] = set()
         self._failures: dict[int, Failure] = {}
+        self._ends: list[asyncio.Task[None]] = []
 
     @property
     def has_loaded(self) -> bool:
@@ -145,6 +150,9 @@ class ModelUpdate:
         elif not self._at_once:
             reasons = (f"version {version}: {failure.reason}" for version, failure in sorted(self._failures.items()))
             self._table.fail_model(name, "; ".join(reasons))
+        if self._ends:
+            # As in Triton a load is done when the instances that it removes have finalized.
+            await asyncio.wait(self._ends, timeout=ENDS_S_MAX)
         return missing | self._failures
 
     def _is_stale(self, version: int, served: Served) -> bool:
@@ -242,7 +250,7 @@ class ModelUpdate:
         for version, exchange in self._exchanges.items():
             self._loading.discard(version)
             self._fresh.add(version)
-            self._live.exchange(exchange)
+            self._ends += self._live.exchange(exchange)
 
     def _drop(self, reason: str) -> None:
         """Give up the versions that load, and those that are ready and wait."""

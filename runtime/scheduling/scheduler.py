@@ -72,6 +72,10 @@ class JobScheduler(ABC):
     async def wait_left(self, instance: Executor) -> None:
         """Wait until no more requests can go to an instance that `serve` has removed. Safe to cancel."""
 
+    def has_left(self, instance: Executor) -> bool:
+        """Whether `wait_left` has nothing to wait for."""
+        return True
+
     @abstractmethod
     def hurry(self) -> None:
         """End all calls of `wait_left`, because the instances are about to be stopped anyway."""

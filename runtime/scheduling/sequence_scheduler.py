@@ -103,6 +103,11 @@ class SequenceScheduler(JobScheduler):
         if (left := self._leaving.get(instance)) is not None:
             await left.wait()
 
+    def has_left(self, instance: Executor) -> bool:
+        """See JobScheduler."""
+        left = self._leaving.get(instance)
+        return left is None or left.is_set()
+
     def hurry(self) -> None:
         """See JobScheduler."""
         for left in self._leaving.values():

@@ -139,7 +139,7 @@ class TestPython:
             wait_until(lambda: {answer["pid"] for answer in answers} == set(three.values()))
             config.write_text(CONFIG + groups("count: 1"))
             load(server)
-            wait_until(lambda: instances(server) == first)
+            assert instances(server) == first
         assert three.keys() == {"m_0_0", "m_0_1", "m_0_2"}
         assert three["m_0_0"] == first["m_0_0"]
         assert {answer["instance"] for answer in answers} == set(three)
@@ -168,6 +168,24 @@ class TestPython:
             load(server)
             assert counts() == (count, str(count))
 
+    def test_a_load_is_answered_when_the_instances_that_it_removes_have_finalized(self, deploy, model):
+        config = model("m", WHO, CONFIG, groups("count: 4")) / "config.pbtxt"
+        server = deploy()
+
+        def finalized():
+            return {path.name.removeprefix(".finalized_") for path in config.parent.glob(".finalized_*")}
+
+        config.write_text(CONFIG + groups("count: 2"))
+        load(server)
+        assert finalized() == {"m_0_2", "m_0_3"}
+        assert instances(server).keys() == {"m_0_0", "m_0_1"}
+        # With other limits of rate the instances are others, too.
+        before = instances(server)
+        config.write_text(CONFIG + groups("count: 2 rate_limiter { priority: 2 }"))
+        load(server)
+        assert finalized() >= before.keys()
+        assert not set(instances(server).values()) & set(before.values())
+
     def test_a_configuration_of_a_request(self, deploy, model):
         """A load request may bring the groups, too."""
         model("m", WHO, CONFIG)
@@ -183,20 +201,21 @@ class TestPython:
         """An instance that leaves answers what it has, and then ends; new requests do not wait for it."""
         folder = model("m", WHO, CONFIG, groups("count: 2"))
         server = deploy()
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(3) as pool:
             running = [pool.submit(told, server, -1) for _ in range(2)]
             wait_until(lambda: len(list(folder.glob(".at_gate_*"))) == 2)
-            (folder / "config.pbtxt").write_text(CONFIG + groups("count: 1", "passive: true"))
-            load(server)
+            others = "name: 'other' rate_limiter { priority: 2 }"
+            (folder / "config.pbtxt").write_text(CONFIG + groups("count: 1", others))
+            loading = pool.submit(load, server)
             # Its model is to be unloaded now, but it executes.
-            (folder / "config.pbtxt").write_text(CONFIG + groups("count: 2 name: 'other'", "passive: true"))
-            load(server)
-            assert told(server)["instance"] == "other_1"
-            assert not [each for each in running if each.done()]
+            wait_until(lambda: leaving(server) == 1)
+            assert told(server)["instance"] == "other_0"
+            assert not [each for each in (*running, loading) if each.done()]
             assert "m_0_1" in instances(server)
             (folder / ".go").touch()
             assert {each.result()["instance"] for each in running} == {"m_0_0", "m_0_1"}
-        wait_until(lambda: instances(server).keys() == {"m_0_0", "other_1", "m_1_0"})
+            loading.result()
+        assert instances(server).keys() == {"m_0_0", "other_0"}
         assert (folder / ".finalized_m_0_1").exists()
 
     def test_a_new_instance_that_fails(self, deploy, model):
@@ -235,7 +254,7 @@ class TestPython:
         assert index(server) == {"name": "m", "version": "1", "state": "READY"}
         assert told(server)["instance"] == "m_0_0"
 
-    def test_another_change(self, deploy, model):
+    def test_another_change(self, deploy, model, wait_until):
         """Where anything else changes, everything is loaded again."""
         config = model("m", WHO, CONFIG) / "config.pbtxt"
         server = deploy()
@@ -245,7 +264,7 @@ class TestPython:
         assert instances(server).items() > before.items()
         config.write_text(CONFIG + groups("count: 1") + "max_batch_size: 4")
         load(server)
-        assert not instances(server).keys() & before.keys()
+        wait_until(lambda: not instances(server).keys() & before.keys())
 
     def test_threads(self, deploy, model, wait_until):
         """A process of several threads is replaced if their number changes."""

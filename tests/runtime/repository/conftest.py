@@ -47,6 +47,9 @@ class Version:
 
         self.instances = ["old"]
         self.released = []
+        self.in_sequences = []
+        self.may_release = asyncio.Event()
+        self.may_release.set()
         # Where its tensors are, and what finds that out.
         self.find_places = lambda: None
         self.on_gpus = None
@@ -70,7 +73,11 @@ class Version:
         before, self.on_gpus = self.on_gpus, self.find_places()
         return self.on_gpus != before
 
+    def has_sequences(self, instance):
+        return instance in self.in_sequences
+
     async def release(self, instance, timeout_s):
+        await self.may_release.wait()
         self.released.append(instance)
 
     async def discard(self, instance):

@@ -215,10 +215,26 @@ class TestInstanceGroups:
             self.write(world, 1)
             await world.control.load("m")
             assert counts(world) == [(1, 1), (1, 1)]
-            await world.until(lambda: all(len(model.released) == 2 for model in before.values()))
+            assert [len(model.released) for model in before.values()] == [2, 2]
             await world.control.load("m")
             assert world.loader.log == ["m:1", "m:2", "m:1 has 3", "m:2 has 3", "m:1 has 1", "m:2 has 1"]
             assert all(model.stops == [] for model in before.values())
+
+        world(test)
+
+    def test_a_load_does_not_wait_for_instances_that_go_on_for_sequences(self, world):
+        async def test(world):
+            world.add("m", versions=(1,), config=ALL)
+            await world.control.load("m")
+            self.write(world, 3)
+            await world.control.load("m")
+            (model,) = handles(world).values()
+            model.in_sequences = model.instances
+            model.may_release.clear()
+            self.write(world, 1)
+            await world.control.load("m")
+            assert (counts(world), model.released) == ([(1, 1)], [])
+            model.may_release.set()
 
         world(test)
 

@@ -208,6 +208,7 @@ class TestLeaving:
         made.submit(first)
         made.serve([staying])
         waiting = asyncio.ensure_future(made.wait_left(leaving))
+        assert not made.has_left(leaving)
         leaving.finish(made)
         made.submit(job(2, START))
         made.submit(second)
@@ -217,6 +218,7 @@ class TestLeaving:
         assert not waiting.done()
         leaving.finish(made)
         await waiting
+        assert made.has_left(leaving)
         made.submit(job(3, START))
         assert leaving.batches == []
         await made.wait_left(leaving)

@@ -103,7 +103,7 @@ class TestRespond:
     def test_what_cannot_be_written(self, bench):
         """A response that makes no sense is an error, for this client alone."""
         bench.server.respond(7, InferenceResponse([Tensor("OUT", np.array(["\udcff"], object))]), WANTED, False)
-        ((serial, (code, message, *_), final),) = bench.link.sent
+        ((serial, (code, message, *_), final, *_),) = bench.link.sent
         assert (serial, code, final) == (7, Code.INTERNAL, False)
         assert message.startswith("a response of model 'm' cannot be sent: ")
 
@@ -121,7 +121,7 @@ class TestRespond:
         bench.link.refuse = lambda message: message.response[0] == OK
         made = InferenceResponse([Tensor("OUT", np.zeros(8 if has_slot else 0, np.uint8))])
         bench.server.respond(7, made, WANTED, final)
-        ((serial, (code, message, *_), was_final),) = bench.link.sent
+        ((serial, (code, message, *_), was_final, *_),) = bench.link.sent
         assert (serial, code, was_final) == (7, Code.INTERNAL, final)
         assert message == "a response cannot be sent: Respond is too large"
         assert bench.live == 0

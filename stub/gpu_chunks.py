@@ -52,11 +52,13 @@ class Chunk:
         self._behind_event(gpu_of(self.gpu).wait)
 
     def complete(self) -> None:
-        """Return when the copies of the writer are complete.
+        """Return when the copies of the writer are complete, which may be this process.
 
         Raises GpuError, and TritonModelException if the memory is gone.
         """
         self._behind_event(gpu_of(self.gpu).synchronize)
+        if self.event is None:
+            gpu_of(self.gpu).settle()
 
     def forget_event(self) -> None:
         """The writer has ended, and its event with it. Does not wait for those who use the memory."""

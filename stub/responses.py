@@ -34,6 +34,7 @@ from pyruntime.utils.regions import Region
 from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU, TensorRef
 
 if TYPE_CHECKING:
+    from pyruntime.stub.gpu_memory import GpuMemory
     from pyruntime.stub.pb_utils.gpu_tensor import OnGpu
 
 # Longer error messages are cut, because people read them.
@@ -287,8 +288,11 @@ class StateWriter(ResponseWriter):
     """Also writes the states that a model returns for the sequence of a request.
 
     They lie in a slot of their own, because they are kept until the next request of the sequence, the outputs only
-    until they are sent.
+    until they are sent. Those on the model's GPU stay there, if the model reads inputs there: then `gpu_memory` is that
+    of stub/host.py.
     """
+
+    gpu_memory: Optional[Callable[[], Optional[Tuple[int, GpuMemory]]]] = None
 
     def __init__(self, region: Region, growth_bytes: int, model_name: str, outputs: Set[str], states: Set[str]) -> None:
         """`states` are the names of the state outputs, which may be outputs for clients as well."""
@@ -301,22 +305,39 @@ class StateWriter(ResponseWriter):
         if wire[0] != OK:
             return wire
         try:
-            parts, size = self._state_parts(response)
-            return (*wire[:STATES], self._put(parts, size)) if parts else wire
+            states = response._states(self._states)
+            return (*wire[:STATES], self._write_states(states)) if states else wire
         except Exception as exc:
             self.drop(wire)
             code = Code.UNAVAILABLE if isinstance(exc, OutOfMemoryError) else Code.INTERNAL
             return encode_error(code, f"the states that model '{self._model_name}' returned cannot be kept: {exc}")
 
-    def _state_parts(self, response: InferenceResponse) -> Tuple[List[Any], int]:
-        parts = []
-        size = 0
-        for tensor in response._states(self._states):
-            contents = tensor._encoded()
-            n = len(contents) if type(contents) is bytes else contents.nbytes
-            parts.append((tensor._name, tensor._datatype, tensor._shape, size, n, contents))
-            size += -(-n // ALIGNMENT) * ALIGNMENT
-        return parts, size
+    def _write_states(self, states: List[Tensor]) -> Tuple[int, List[TensorRef]]:
+        """The slot of states, and references to them. Raises OutOfMemoryError and TritonModelException."""
+        staying = self._staying(states)
+        if staying is None:
+            return self._put(*_laid_out(states))
+        memory, on_gpu = staying
+        places, owned = memory.place_all(on_gpu, passes_on=False)
+        by_tensor = {id(tensor): place for tensor, place in zip(on_gpu, places)}
+        try:
+            slot, refs = self._put(*_laid_out([each for each in states if by_tensor.get(id(each)) is None]))
+            slot = self._own(slot, memory, owned)
+        except BaseException:
+            memory.free_all(owned)
+            raise
+        return slot, _merged(states, [by_tensor.get(id(each)) for each in states], refs)
+
+    def _staying(self, states: List[Tensor]) -> Optional[Tuple[GpuMemory, List[Tensor]]]:
+        """The states on the model's GPU, and the memory there that outlives them; None if there are none."""
+        if self.gpu_memory is None or all(type(tensor) is Tensor for tensor in states):
+            return None
+        found = self.gpu_memory()
+        if found is None:
+            return None
+        gpu, memory = found
+        on_gpu = [tensor for tensor in states if getattr(tensor._array, "gpu", None) == gpu]
+        return (memory, on_gpu) if on_gpu else None
 
     def _put(self, parts: List[Any], size: int) -> Tuple[int, List[TensorRef]]:
         """Copy tensors of `size` bytes together into a new slot. Raises OutOfMemoryError."""
@@ -330,3 +351,15 @@ class StateWriter(ResponseWriter):
             self._copy(contents, at, n, slot)
             refs.append((name, datatype, shape, at, n, MEMORY_CPU, 0))
         return slot, refs
+
+
+def _laid_out(tensors: List[Tensor]) -> Tuple[List[Any], int]:
+    """Tensors one behind the other, each with its offset and size, and the size of all."""
+    parts = []
+    size = 0
+    for tensor in tensors:
+        contents = tensor._encoded()
+        n = len(contents) if type(contents) is bytes else contents.nbytes
+        parts.append((tensor._name, tensor._datatype, tensor._shape, size, n, contents))
+        size += -(-n // ALIGNMENT) * ALIGNMENT
+    return parts, size

@@ -301,6 +301,9 @@ class Worker:
         self._writer.on_undeclared = self._server.drop
         if args.get("model_instance_kind") == "GPU":
             self._server.on_gpu = message.location["gpu_uuid"], self._regions
+            reads = config.get("parameters", {}).get("FORCE_CPU_ONLY_INPUT_TENSORS", {}).get("string_value")
+            if isinstance(self._writer, StateWriter) and reads == "no":
+                self._writer.gpu_memory = self._server.gpu_memory
         self._server.model_dir = os.path.join(args["model_repository"], args["model_version"])
         self._regions.connect(self._server.ask, self._server.tell, self._writer.lend)
         host.set_host(self._server)

@@ -201,15 +201,14 @@ class Job:
         names = {state.name for state in inputs}
         others = [tensor for tensor in self.tensors if tensor[0] not in names]
         # Contents that are not in shared memory are sent within the message.
-        self.tensors = [*others, *[(*state[:5], MEMORY_CPU, 0) for state in inputs]]
+        self.tensors = [*others, *[(*state[:5], *state.place) for state in inputs]]
         used = [state.memory.share() for state in inputs if state.memory is not None]
         former = [slot for slot in self.slots if isinstance(slot, StateMemory)]
         self.slots = [*(slot for slot in self.slots if not isinstance(slot, StateMemory)), *used]
         for slot in former:
             slot.free()
         for memory in used:
-            if memory.region not in self.regions:
-                self.regions = (*self.regions, memory.region)
+            self.regions = (*self.regions, *(region for region in memory.regions if region not in self.regions))
 
     def free(self) -> None:
         """Free the request memory. Calling it again does nothing, because the slots are forgotten."""

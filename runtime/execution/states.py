@@ -3,35 +3,37 @@
 """Implicit state: tensors that the server keeps for a sequence from one request to the next. (pure)
 
 A request receives them as inputs, and its model replaces them by its state outputs. A C++ backend in this process
-gives the contents themselves. A stub writes them into its response region, where they stay: the next request of the
-sequence goes to the same stub and refers to them, so the host copies nothing.
+gives the contents themselves. A stub writes them into its response region, or into memory that it leases on its GPU,
+where they stay: the next request of the sequence goes to the same stub and refers to them, so the host copies nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pyruntime.runtime.config.spec import StateSpec
-from pyruntime.runtime.regions import GrantedRegion
+from pyruntime.runtime.regions import GpuRegion, GrantedRegion
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
 
 
 class StateMemory:
     """Shared memory with states that a model has returned, as a slot of the jobs that read them (see requests.types).
 
-    It lies in `region`. Its creator has one use of it, and `share` adds one. The last `free` frees it.
+    It lies in `regions`, of which some may be on a GPU. Its creator has one use of it, and `share` adds one. The last
+    `free` frees it.
     """
 
-    __slots__ = ("_on_free", "_uses", "region")
+    __slots__ = ("_on_free", "_uses", "regions")
 
     offset = 0
     view = memoryview(b"")
 
-    def __init__(self, region: GrantedRegion, on_free: Callable[[], None]) -> None:
-        self.region = region
+    def __init__(self, region: GrantedRegion, on_free: Callable[[], None], on_gpu: Iterable[GpuRegion] = ()) -> None:
+        self.regions: Sequence[GrantedRegion] = (region, *on_gpu)
         self._on_free = on_free
         self._uses = 1
 
@@ -51,7 +53,7 @@ class State(NamedTuple):
     """A state as an input of the model; `name` is the name of the input.
 
     `contents` are its `size` bytes, or their address in shared memory. `memory` keeps them at that address; None if
-    nothing frees them while the model is loaded.
+    nothing frees them while the model is loaded. `place` is the kind of that memory and the number of its GPU.
     """
 
     name: str
@@ -60,6 +62,7 @@ class State(NamedTuple):
     contents: bytes | int
     size: int
     memory: StateMemory | None = None
+    place: tuple[int, int] = (MEMORY_CPU, 0)
 
 
 # Copies the first value of a state. Returns the copy's address, and its memory. Raises InferenceError.
@@ -78,6 +81,9 @@ def _is_changed_in_place(spec: StateSpec) -> bool:
 
 # A state output that lies in shared memory: its name, datatype and shape, the address of its contents and their size.
 StateOutput = tuple[str, str, Sequence[int], int, int]
+
+
+_NONE: Mapping[str, int] = {}
 
 
 class SequenceStates:
@@ -125,10 +131,13 @@ class SequenceStates:
         spec = self._checked(output_name, datatype, shape, len(data))
         self._put(output_name, State(spec.input_name, datatype, list(shape), bytes(data), len(data)))
 
-    def update_all(self, outputs: Sequence[StateOutput], memory: StateMemory) -> None:
+    def update_all(
+        self, outputs: Sequence[StateOutput], memory: StateMemory, on_gpus: Mapping[str, int] = _NONE
+    ) -> None:
         """Replace states by outputs of one response, which lie in `memory`; each of them uses it from now on.
 
-        Raises InferenceError as `update` does; all states are then unchanged. Does nothing after `drop`.
+        `on_gpus` has the number of the GPU of those that lie on one. Raises InferenceError as `update` does; all states
+        are then unchanged. Does nothing after `drop`.
         """
         specs = [self._checked(name, datatype, shape, size) for name, datatype, shape, _, size in outputs]
         for spec in specs:
@@ -138,7 +147,8 @@ class SequenceStates:
         if self._is_over:
             return
         for spec, (name, datatype, shape, at, size) in zip(specs, outputs, strict=True):
-            self._put(name, State(spec.input_name, datatype, list(shape), at, size, memory.share()))
+            place = (MEMORY_GPU, on_gpus[name]) if name in on_gpus else (MEMORY_CPU, 0)
+            self._put(name, State(spec.input_name, datatype, list(shape), at, size, memory.share(), place))
 
     def drop(self) -> None:
         """The sequence has ended or begins again: end the use of all memory. Requests that read it keep theirs."""

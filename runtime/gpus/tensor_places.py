@@ -40,8 +40,13 @@ def places_of_model(spec: ModelSpec) -> TensorPlaces | None:
     gpu = numbers.pop() if len(numbers) == 1 else None
     if gpu is None:
         return None
-    reads = dict.fromkeys(spec.inputs, gpu) if spec.parameters.get(PARAMETER) == "no" else {}
+    reads = dict.fromkeys(spec.inputs, gpu) if reads_on_gpu(spec) else {}
     return TensorPlaces(reads, dict.fromkeys(spec.outputs, (0, 0, MEMORY_GPU, gpu)))
+
+
+def reads_on_gpu(spec: ModelSpec) -> bool:
+    """Whether an instance on a GPU reads inputs there that lie there already."""
+    return spec.parameters.get(PARAMETER) == "no"
 
 
 def reads_of(places: TensorPlaces | None) -> Mapping[str, int]:

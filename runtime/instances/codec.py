@@ -208,7 +208,8 @@ class ResponseReader:
 class StateReader(ResponseReader):
     """Also takes over the states that a model returns for the sequence of a request.
 
-    They lie in the same region as the outputs, in a slot of their own, which is kept as long as they are the states.
+    They lie in the same region as the outputs, in a slot of their own, which is kept as long as they are the states; or
+    on the stub's GPU, in memory that goes with that slot.
     """
 
     def __init__(
@@ -219,10 +220,15 @@ class StateReader(ResponseReader):
         release: Callable[[int, int], None],
         leased: Callable[[int], GpuRegion] = _not_leased,
         check: Callable[[Sequence[OutputTensor]], None] = _unchecked,
+        gpu: int | None = None,
     ) -> None:
+        """`gpu` is the number of the GPU on which states may lie."""
         super().__init__(spec, version, region, release, leased, check)
+        names = () if spec.sequence_batching is None else [state.output_name for state in spec.sequence_batching.states]
+        self._gpu = gpu or 0
+        self._places = None if gpu is None else dict.fromkeys(names, (0, 0, MEMORY_GPU, gpu))
         # The shapes of states are the model's, even where clients see an output of that name in another shape.
-        self._states = ResponseReader(replace(spec, outputs={}), version, region, release)
+        self._states = ResponseReader(replace(spec, outputs={}), version, region, release, leased)
 
     def response(self, job: Job, wire: Sequence[Any]) -> InferResponse | InferenceError:
         """See ResponseReader. A state that is not as the configuration says makes an error of the response."""
@@ -232,12 +238,26 @@ class StateReader(ResponseReader):
         if type(states) is not list or len(states) != 2 or type(states[0]) is not int:
             raise PeerError(f"{states!r} stand in place of the states of a sequence")
         slot, tensors = states
-        outputs, size = self._states.outputs(tensors)
-        memory = StateMemory(self._regions[0], partial(self._release, slot, size) if slot >= 0 else _nothing)
+        outputs, size = self._states.outputs(tensors, None, self._places)
+        on_gpu = {each.name: each.place for each in outputs if isinstance(each.place, OnGpu)}
+        free = partial(self._release, slot, size) if slot >= 0 else _nothing
+        memory = StateMemory(self._regions[0], free, {place.memory for place in on_gpu.values()})
         try:
             if job.states is not None and type(outcome) is InferResponse:
-                places = [(each.name, each.datatype, each.shape, each.address, len(each.data)) for each in outputs]
-                job.states.update_all(places, memory)
+                job.states.update_all(
+                    [
+                        (
+                            each.name,
+                            each.datatype,
+                            each.shape,
+                            each.address,
+                            on_gpu[each.name].byte_size if each.name in on_gpu else len(each.data),
+                        )
+                        for each in outputs
+                    ],
+                    memory,
+                    dict.fromkeys(on_gpu, self._gpu),
+                )
         except InferenceError as refused:
             assert type(outcome) is InferResponse  # errors update nothing
             outcome.release()

@@ -21,6 +21,7 @@ from pyruntime.utils.addresses import address
 from pyruntime.utils.arena import ALIGNMENT, LARGE_BYTES
 from pyruntime.utils.errors import Code, OutOfMemoryError
 from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, OK
+from pyruntime.utils.request_codec import MEMORY_CPU, MEMORY_GPU
 
 OUTPUTS = {"A", "B"}
 
@@ -285,6 +286,51 @@ class TestStates:
         """A response that is not sent gives both slots back."""
         writer.drop(writer.write(InferenceResponse([Tensor("B", np.zeros(1))]), OUTPUTS))
         assert live(writer) == 0
+
+    def test_on_the_gpu_of_the_model(self, writer):
+        """A state there stays, and goes with the slot of the others; one on another GPU is copied to main memory."""
+        freed = []
+        memory = SimpleNamespace(place_all=lambda tensors, passes_on: ([OnGpu(7, 2)], [7]), free_all=freed.extend)
+        writer.gpu_memory = lambda: (1, memory)
+        response = InferenceResponse([Tensor("A", np.zeros(1)), on_gpu("S", 1), on_gpu("B", 0)])
+        *_, (slot, states) = writer.write(response, {"A"})
+        assert states[0] == ("S", "INT64", [3], 7, 24, MEMORY_GPU, 2)
+        assert states[1][:3] == ("B", "INT64", [3])
+        assert states[1][5:] == (MEMORY_CPU, 0)
+        writer.free([slot])
+        assert freed == [7]
+
+    def test_on_a_gpu_without_room(self, writer, monkeypatch):
+        """Where main memory has no room for the slot the memory on the GPU is free."""
+        freed = []
+        memory = SimpleNamespace(place_all=lambda tensors, passes_on: ([OnGpu(7, 2)], [7]), free_all=freed.extend)
+        writer.gpu_memory = lambda: (1, memory)
+        monkeypatch.setattr(writer, "_allocate", no_room)
+        wire = writer.write(InferenceResponse([on_gpu("S", 1)]), set())
+        assert wire[:2] == (Code.UNAVAILABLE, "the states that model 'm' returned cannot be kept: it is full")
+        assert freed == [7]
+
+
+class Contents:
+    """Contents of three integers on a GPU."""
+
+    nbytes = 24
+
+    def __init__(self, gpu):
+        self.gpu = gpu
+
+    def copy_to(self, target):
+        target[:] = bytes(24)
+
+
+class OnGpuTensor(Tensor):
+    """A tensor on a GPU."""
+
+
+def on_gpu(name, gpu):
+    tensor = OnGpuTensor(name, np.zeros(3, np.int64))
+    tensor._array = Contents(gpu)
+    return tensor
 
 
 def test_loans_are_freed_before_a_response_is_written(writer):

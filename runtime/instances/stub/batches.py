@@ -24,6 +24,7 @@ from pyruntime.runtime.calls.guarded import start_guarded
 from pyruntime.runtime.execution.deadlock import FREE, Waiting
 from pyruntime.runtime.execution.executor import Batch, ExecutorOwner
 from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.gpus.tensor_places import reads_on_gpu
 from pyruntime.runtime.instances.capacity import AdaptiveCapacity
 from pyruntime.runtime.instances.codec import Outcome, ResponseReader, StateReader, as_outcome, not_reschedulable
 from pyruntime.runtime.instances.inflight import InflightBatches
@@ -105,9 +106,7 @@ class StubBatches(InflightBatches[InflightBatch]):
         self._server = instance_spec.server
         # The batch whose inputs are being copied.
         self._arrival: Arrival | None = None
-        has_states = spec.sequence_batching is not None and spec.sequence_batching.states
-        reader = StateReader if has_states else ResponseReader
-        self._reader = reader(
+        reading = (
             spec,
             instance_spec.version,
             connection.responses,
@@ -115,6 +114,9 @@ class StubBatches(InflightBatches[InflightBatch]):
             connection.regions.leased,
             instance_spec.findings.check,
         )
+        self._reader = ResponseReader(*reading)
+        if spec.sequence_batching is not None and spec.sequence_batching.states:
+            self._reader = StateReader(*reading, instance_spec.gpu if reads_on_gpu(spec) else None)
         self._streams = Streams(connection.returns, instance_spec.statistics, spec.decoupled)
         self.retained = RetainedMemory(is_shared=spec.iterative_sequence)
         self._flags = CancelFlags(connection.set_flag)

@@ -8,9 +8,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pyruntime.runtime.config.spec import StateSpec
 from pyruntime.runtime.execution.job import Job, discard
-from pyruntime.runtime.execution.states import SequenceStates, StateMemory, no_copies
+from pyruntime.runtime.execution.states import SequenceStates, State, StateMemory, no_copies
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.request_codec import RequestOptions
+from pyruntime.utils.request_codec import MEMORY_GPU, RequestOptions
 
 SPECS = (
     StateSpec("A_IN", "A_OUT", "INT32", (-1,), (1, 1), bytes(4), 4),
@@ -26,8 +26,8 @@ def states():
 def test_begins_as_configured(states):
     """Before there was an update the inputs are the initial states."""
     assert states.inputs == [
-        ("A_IN", "INT32", [1, 1], bytes(4), 4, None),
-        ("B_IN", "BYTES", [1, 1], b"\x01\0\0\0x", 5, None),
+        State("A_IN", "INT32", [1, 1], bytes(4), 4),
+        State("B_IN", "BYTES", [1, 1], b"\x01\0\0\0x", 5),
     ]
     assert repr(states) == "<SequenceStates m [A_IN, B_IN]>"
 
@@ -37,8 +37,8 @@ def test_update(states):
     states.update("A_OUT", "INT32", [1, 2], memoryview(bytes(range(8))))
     states.update("B_OUT", "BYTES", [1, 1], b"\x02\0\0\0yz")
     assert states.inputs == [
-        ("A_IN", "INT32", [1, 2], bytes(range(8)), 8, None),
-        ("B_IN", "BYTES", [1, 1], b"\x02\0\0\0yz", 6, None),
+        State("A_IN", "INT32", [1, 2], bytes(range(8)), 8),
+        State("B_IN", "BYTES", [1, 1], b"\x02\0\0\0yz", 6),
     ]
 
 
@@ -189,11 +189,25 @@ class TestJob:
             ("A_IN", "INT32", [1, 1], 64, 4, 0, 0),
             ("B_IN", "BYTES", [1, 1], b"\x01\0\0\0x", 5, 0, 0),
         ]
-        assert job.regions == (first.region,)
+        assert job.regions == tuple(first.regions)
         states.drop()
         assert freed == []
         job.free()
         assert freed == [1]
+
+    def test_on_a_gpu(self, states):
+        """A state on a GPU is an input there, and its memory one more region of the job."""
+        on_gpu = Region()
+        kept = StateMemory(Region(), lambda: None, [on_gpu])
+        states.update_all([("A_OUT", "INT32", [1, 1], 64, 4), ("B_OUT", "BYTES", [1, 1], 128, 5)], kept, {"A_OUT": 2})
+        job = a_job()
+        job.give_states(states)
+        assert job.tensors[1:] == [
+            ("A_IN", "INT32", [1, 1], 64, 4, MEMORY_GPU, 2),
+            ("B_IN", "BYTES", [1, 1], 128, 5, 0, 0),
+        ]
+        assert job.regions[-1] is on_gpu
+        assert len(job.regions) == 2
 
     def test_again(self, states):
         """A request that is executed again has the states of then, and does not keep earlier ones."""

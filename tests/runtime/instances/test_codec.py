@@ -31,7 +31,7 @@ from pyruntime.utils.addresses import address
 from pyruntime.utils.dtypes import DATATYPES
 from pyruntime.utils.errors import Code, InferenceError, PeerError
 from pyruntime.utils.messages import NO_SLOT, OK, RESCHEDULED, SENDER
-from pyruntime.utils.request_codec import RequestOptions
+from pyruntime.utils.request_codec import MEMORY_GPU, RequestOptions
 
 from ..model_specs import spec_from
 
@@ -420,6 +420,30 @@ class TestStates:
         )
         assert sorted(released) == [(64, 8), (128, 16)]
         assert job.states.inputs == before
+
+    def test_on_a_gpu(self, released, job):
+        """A state may lie on the GPU of the instance, in memory that the stub leases, and goes with its slot."""
+        chunk = Region()
+        reader = StateReader(STATEFUL, 3, Region(), self.note(released), {12: chunk}.__getitem__, gpu=2)
+        at = address(12, 64)
+        reader.response(job, [OK, "", 64, [GOOD], "", [128, [["T", "FP32", [1, 2], at, 8, MEMORY_GPU, 2]]]])
+        (state,) = job.states.inputs
+        assert (*state[:5], state.place) == ("S", "FP32", [1, 2], at, 8, (MEMORY_GPU, 2))
+        assert [*state.memory.regions][1:] == [chunk]
+        assert released == []
+        job.states.drop()
+        assert released == [(128, 8)]
+
+    @pytest.mark.parametrize(("gpu", "device"), [(None, 2), (1, 2)])
+    def test_on_another_gpu(self, released, job, gpu, device):
+        """No other state is on a GPU than one of a model that reads inputs there, nor on another GPU."""
+        reader = StateReader(STATEFUL, 3, Region(), self.note(released), lambda number: None, gpu=gpu)
+        states = [128, [["T", "FP32", [1, 2], address(12, 64), 8, MEMORY_GPU, device]]]
+        with pytest.raises(PeerError, match="output 'T' lies in memory of kind 2, device 2"):
+            reader.response(job, [OK, "", 64, [GOOD], "", states])
+
+    def note(self, released):
+        return lambda slot, size: released.append((slot, size))
 
     def test_of_no_sequence(self, reader, released):
         """What a model returns for padding is dropped."""

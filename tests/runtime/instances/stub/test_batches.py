@@ -708,7 +708,7 @@ class TestStates:
         bench.batches.answered(result(1, self.stateful(64)))
         assert request.is_free
         assert [state.size for state in request.job.states.inputs] == [8]
-        assert request.job.states.inputs[0].memory.region is bench.connection.responses
+        assert [*request.job.states.inputs[0].memory.regions] == [bench.connection.responses]
 
     @pytest.mark.parametrize("is_early", [False, True])
     def test_sender(self, benches, is_early):

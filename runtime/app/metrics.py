@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.caching.cache import CacheUsage, ResponseCache
@@ -21,8 +22,12 @@ from pyruntime.runtime.observe.devices import Devices
 from pyruntime.runtime.observe.exposition import labels_text
 from pyruntime.runtime.observe.level_statistics import LevelStatistics
 from pyruntime.runtime.observe.loop_lag import LoopLag
-from pyruntime.runtime.observe.model_families import ModelReading, labels_of, model_lines
+from pyruntime.runtime.observe.model_families import FAMILIES, ModelReading, Samples, labels_of, model_samples
 from pyruntime.runtime.observe.summaries import TURN_S
+
+# A part of the page, in bytes: as much as some fifty models have, whose text takes no longer to join than that of one
+# takes to write.
+PART_BYTES = 128 << 10
 
 _LEVEL_FAMILIES: tuple[tuple[BuiltIn, Callable[[LevelStatistics], float]], ...] = (
     (built_in.LEVEL_QUEUED, lambda level: level.waiting),
@@ -64,26 +69,29 @@ class ServerMetrics:
             if settings.metrics_config.summary_latencies:
                 tasks.create_task(self._turn_summaries(), name="turn summaries")
 
-    def lines(self) -> str:
-        """The families as text of the metrics page."""
-        self._state.settle()
+    def lines(self) -> Iterator[str]:
+        """The families as text of the metrics page: in parts, each of which takes about as long as one model.
+
+        What a model has is read at one moment. One that is unloaded meanwhile has its last numbers.
+        """
+        state = self._state
+        state.settle()
+        config = state.settings.metrics_config
+        samples: dict[BuiltIn, list[str]] = {family: [] for family in (*FAMILIES, *_OWN_FAMILIES)}
+        for model in (*state.models(), *state.table.down.values()):
+            labels = labels_of(model.spec, model.version)
+            reading = ModelReading(labels, model.statistics, model.pending, model.load_s)
+            for family, text in chain(model_samples(reading, config), _own_samples(model)):
+                samples[family].append(text)
+            yield ""
+        yield from _texts_of(FAMILIES, samples)
         pinned, pinned_used = self._pinned_memory()
-        models = [*self._state.models(), *self._state.table.down.values()]
-        readings = [
-            ModelReading(labels_of(model.spec, model.version), model.statistics, model.pending, model.load_s)
-            for model in models
-        ]
-        return "".join(
-            (
-                model_lines(readings, self._state.settings.metrics_config),
-                cache_lines(None if self._cache is None else self._cache.usage),
-                built_in.PINNED_TOTAL.lines([built_in.PINNED_TOTAL.sample("", pinned)]),
-                built_in.PINNED_USED.lines([built_in.PINNED_USED.sample("", pinned_used)]),
-                self._devices.lines(),
-                self._own_model_lines(models),
-                self._own_lines(),
-            )
-        )
+        yield cache_lines(None if self._cache is None else self._cache.usage)
+        yield built_in.PINNED_TOTAL.lines([built_in.PINNED_TOTAL.sample("", pinned)])
+        yield built_in.PINNED_USED.lines([built_in.PINNED_USED.sample("", pinned_used)])
+        yield self._devices.lines()
+        yield from _texts_of(_OWN_FAMILIES, samples)
+        yield self._own_lines()
 
     def _own_lines(self) -> str:
         connections = [
@@ -105,40 +113,6 @@ class ServerMetrics:
             + self._lag.lines()
         )
 
-    def _own_model_lines(self, models: Sequence[ModelVersion]) -> str:
-        restarts, states, queued, shared, copied = [], [], [], [], []
-        for model in models:
-            labels = {"model": model.spec.name, "version": str(model.version)}
-            if model.spec.ensemble is not None:  # it has no instances
-                copied.append(built_in.COPIED_BYTES.sample(labels_text(labels), model.statistics.copied_bytes))
-            else:
-                restarts += [
-                    built_in.STUB_RESTARTS.sample(labels_text({**labels, "instance": instance.name}), instance.restarts)
-                    for instance in model.instances
-                ]
-                counts = Counter({**Counter(map(state_of, model.instances)), "leaving": len(model.leaving)})
-                states += [
-                    built_in.INSTANCES.sample(labels_text({**labels, "state": state}), counts[state])
-                    for state in ("ready", "starting", "down", "leaving")
-                ]
-            queued.append(built_in.QUEUED_REQUESTS.sample(labels_text(labels), len(model.scheduler)))
-            regions = {
-                "requests": model.memory.region.used_bytes,
-                "responses": sum(instance.response_bytes for instance in (*model.instances, *model.leaving)),
-            }
-            shared += [
-                built_in.SHARED_MEMORY.sample(labels_text({**labels, "region": region}), size)
-                for region, size in regions.items()
-            ]
-        return (
-            built_in.STUB_RESTARTS.lines(restarts)
-            + built_in.INSTANCES.lines(states)
-            + built_in.QUEUED_REQUESTS.lines(queued)
-            + _level_lines(models)
-            + built_in.SHARED_MEMORY.lines(shared)
-            + built_in.COPIED_BYTES.lines(copied)
-        )
-
     async def _turn_summaries(self) -> None:
         while True:
             await asyncio.sleep(TURN_S)
@@ -147,17 +121,52 @@ class ServerMetrics:
                     model.statistics.latencies.turn()
 
 
-def _level_lines(models: Sequence[ModelVersion]) -> str:
-    """The families of priority levels."""
-    levels = [
-        (labels_text({"model": model.spec.name, "version": str(model.version), "level": name}), level)
-        for model in models
-        for name, level in model.scheduler.levels().items()
-    ]
-    return "".join(
-        family.lines([family.sample(labels, read(level)) for labels, level in levels])
-        for family, read in _LEVEL_FAMILIES
-    )
+_OWN_FAMILIES = (
+    built_in.STUB_RESTARTS,
+    built_in.INSTANCES,
+    built_in.QUEUED_REQUESTS,
+    *(family for family, _ in _LEVEL_FAMILIES),
+    built_in.SHARED_MEMORY,
+    built_in.COPIED_BYTES,
+)
+
+
+def _texts_of(families: Iterable[BuiltIn], samples: Mapping[BuiltIn, list[str]]) -> Iterator[str]:
+    """Families with their samples, in parts of PART_BYTES or a little more."""
+    texts, size = [], 0
+    for family in families:
+        texts.append(family.lines(samples[family]))
+        size += len(texts[-1])
+        if size >= PART_BYTES:
+            yield "".join(texts)
+            texts, size = [], 0
+    yield "".join(texts)
+
+
+def _own_samples(model: ModelVersion) -> Samples:
+    """The samples of a version in families of our own."""
+    labels = {"model": model.spec.name, "version": str(model.version)}
+    own = labels_text(labels)
+    if model.spec.ensemble is not None:  # it has no instances
+        yield built_in.COPIED_BYTES, built_in.COPIED_BYTES.sample(own, model.statistics.copied_bytes)
+    else:
+        for instance in model.instances:
+            text = labels_text({**labels, "instance": instance.name})
+            yield built_in.STUB_RESTARTS, built_in.STUB_RESTARTS.sample(text, instance.restarts)
+        counts = Counter({**Counter(map(state_of, model.instances)), "leaving": len(model.leaving)})
+        for state in ("ready", "starting", "down", "leaving"):
+            yield built_in.INSTANCES, built_in.INSTANCES.sample(labels_text({**labels, "state": state}), counts[state])
+    yield built_in.QUEUED_REQUESTS, built_in.QUEUED_REQUESTS.sample(own, len(model.scheduler))
+    for name, level in model.scheduler.levels().items():
+        text = labels_text({**labels, "level": name})
+        for family, read in _LEVEL_FAMILIES:
+            yield family, family.sample(text, read(level))
+    regions = {
+        "requests": model.memory.region.used_bytes,
+        "responses": sum(instance.response_bytes for instance in (*model.instances, *model.leaving)),
+    }
+    for region, size in regions.items():
+        yield built_in.SHARED_MEMORY, built_in.SHARED_MEMORY.sample(labels_text({**labels, "region": region}), size)
 
 
 def cache_lines(usage: CacheUsage | None) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import pyruntime
@@ -169,6 +169,10 @@ class ServerState:
 
         Raises InferenceError INVALID_ARG, with Triton's message, for an unknown model or version.
         """
+        return list(self.statistics_parts(name, version))
+
+    def statistics_parts(self, name: str = "", version: int = LATEST) -> Iterator[dict[str, object]]:
+        """The same, version by version. Others may serve requests in between."""
         self.settle()
         versions = self.table.ready_versions(name) if name else ()
         if name and not versions:
@@ -176,11 +180,11 @@ class ServerState:
         if version != LATEST and version not in versions:
             raise InferenceError(f"requested model version is not available for model '{name}'", Code.INVALID_ARG)
         models = [self.table.resolve(name, each) for each in versions] if name else self.models()
-        return [
+        return (
             statistics_entry(model.statistics, model.spec.name, model.version)
             for model in models
             if version in (LATEST, model.version)
-        ]
+        )
 
     def index(self, ready_only: bool) -> list[IndexRow]:
         """The repository index, with the reasons of instances that do not run."""

@@ -14,7 +14,7 @@ import asyncio
 import os
 import resource
 import stat
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 
 import posix_ipc
@@ -102,19 +102,23 @@ class ClientMemory:
             raise InferenceError(f"failed to register shared memory region '{name}': invalid args", Code.INVALID_ARG)
         self._rows[name] = Row(name, key, offset, byte_size, memory)
 
-    def unregister(self, name: str = "") -> None:
+    def unregister(self, name: str = "") -> Iterator[None]:
         """Remove a region, "" for all of them; an unknown name has no effect.
 
-        One whose object requests use is removed when the last of them ends. Until then it is listed, and new requests
-        may use it, as in Triton. UNSUPPORTED if client shared memory is not allowed.
+        They are no longer listed at once. Each part of the result closes the memory of one: all must be taken, and
+        others may use the event loop in between. A region whose object requests use is removed when the last of them
+        ends. Until then it is listed, and new requests may use it, as in Triton. UNSUPPORTED if client shared memory is
+        not allowed.
         """
         self._check_allowed()
-        for row in list(self._rows.values()):
-            if name in ("", row.name):
-                if row.memory.is_used:
-                    row.is_leaving = True
-                else:
-                    self._remove(row)
+        removed = []
+        for row in list(self._rows.values()) if not name else filter(None, [self._rows.get(name)]):
+            if row.memory.is_used:
+                row.is_leaving = True
+            else:
+                del self._rows[row.name]
+                removed.append(row.memory)
+        return map(self._drop, removed)
 
     def status(self, name: str = "") -> list[Row]:
         """One region, or all of them for "". NOT_FOUND if it does not exist."""

@@ -13,7 +13,11 @@ Names are written unchanged: counters get no suffix `_total`, because Triton's h
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
+# The sets of labels whose texts are remembered, as each scrape asks for the same ones: a dozen for each model. They are
+# some 200 bytes each.
+LABELS_KEPT_MAX = 8192
 # Below it every integer has an exact float, so that the text without a fraction is exact too.
 _WHOLE_MAX = float(1 << 53)
 _IN_TEXT = str.maketrans({"\\": "\\\\", "\n": "\\n"})
@@ -31,7 +35,12 @@ def number_text(value: float) -> str:
 
 def labels_text(labels: Mapping[str, str]) -> str:
     """The text between the braces of a sample; "" without labels."""
-    return ",".join(f'{name}="{labels[name].translate(_IN_QUOTES)}"' for name in sorted(labels))
+    return _labels_text(tuple(labels.items()))
+
+
+@lru_cache(LABELS_KEPT_MAX)
+def _labels_text(labels: tuple[tuple[str, str], ...]) -> str:
+    return ",".join(f'{name}="{text.translate(_IN_QUOTES)}"' for name, text in sorted(labels))
 
 
 def family_head(name: str, description: str, kind: str) -> str:

@@ -12,7 +12,7 @@ Owners are untrusted: a number finds only the owner's own handles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import count
 
 from pyruntime.runtime.observe.built_in import SAMPLE_NAMES
@@ -63,7 +63,9 @@ class Metrics:
     for those that native backends made.
     """
 
-    def __init__(self, server_lines: Callable[[], str] = str, native: Callable[[], Snapshot] = tuple) -> None:
+    def __init__(
+        self, server_lines: Callable[[], Iterable[str]] = tuple, native: Callable[[], Snapshot] = tuple
+    ) -> None:
         self._server_lines = server_lines
         self._native = native
         self._families: dict[str, Family] = {}
@@ -179,10 +181,15 @@ class Metrics:
 
     def render(self) -> bytes:
         """The page in Prometheus' text format, version 0.0.4, as UTF-8."""
+        return "".join(self.parts()).encode()
+
+    def parts(self) -> Iterator[str]:
+        """The page in parts, each of which takes about as long as one model. Others may serve requests in between."""
+        yield from self._server_lines()
         native = native_lines(self._native(), self._families)
-        lines = [self._server_lines()]
-        lines += [family.lines() + native.pop(name, "") for name, family in self._families.items()]
-        return "".join([*lines, *native.values()]).encode()
+        for name, family in list(self._families.items()):
+            yield family.lines() + native.pop(name, "")
+        yield from native.values()
 
     def gauges(self, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, str, float]]:
         """The name, the labels and the value of each gauge whose family is wanted, by its name."""

@@ -10,7 +10,7 @@ namespaces are omitted, because this server has none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pyruntime.runtime.config.spec import ModelSpec
@@ -37,8 +37,8 @@ class ModelReading:
 
 
 Read = Callable[[ModelReading], float]
-Series = list[tuple[str, ModelReading]]
 
+_SUCCESS: tuple[BuiltIn, Read] = (built_in.REQUEST_SUCCESS, lambda model: model.statistics.success_count)
 _COUNTS: tuple[tuple[BuiltIn, Read], ...] = (
     (built_in.INFERENCE_COUNT, lambda model: model.statistics.inference_count),
     (built_in.EXECUTION_COUNT, lambda model: model.statistics.execution_count),
@@ -99,23 +99,39 @@ def labels_of(spec: ModelSpec, version: int) -> dict[str, str]:
     return {"model": spec.name, "version": str(version), **tags}
 
 
-def model_lines(models: Sequence[ModelReading], settings: MetricsSettings) -> str:
-    """All families of models."""
-    series = [(labels_text(model.labels), model) for model in models]
-    by_gpu = [(labels_text(part.labels), part) for model in models for part in _by_gpu(model)]
-    families = [_family(built_in.REQUEST_SUCCESS, by_gpu, lambda model: model.statistics.success_count)]
-    families.append(built_in.REQUEST_FAILURE.lines([_failures(model) for _, model in series]))
-    families += [_family(family, by_gpu, read) for family, read in _COUNTS]
-    if settings.counter_latencies:
-        families += [_family(family, by_gpu, read) for family, read in _DURATIONS]
-        families += [_cache_family(family, series, read) for family, read in _CACHE]
-    families += [_family(family, series, read) for family, read in _GAUGES]
-    families.append(built_in.FIRST_RESPONSE.lines(_first_responses(series)))
-    ranks = [rank for rank, _ in settings.summary_quantiles]
-    families += [_summary_family(family, series, read, ranks) for family, read in _SUMMARIES]
-    cached = [(labels, model) for labels, model in series if model.statistics.cache is not None]
-    families += [_summary_family(family, cached, read, ranks) for family, read in _CACHE_SUMMARIES]
-    return "".join(families)
+FAMILIES: tuple[BuiltIn, ...] = (
+    built_in.REQUEST_SUCCESS,
+    built_in.REQUEST_FAILURE,
+    *(family for family, _ in (*_COUNTS, *_DURATIONS)),
+    *(family for family, _ in _CACHE),
+    *(family for family, _ in _GAUGES),
+    built_in.FIRST_RESPONSE,
+    *(family for family, _ in (*_SUMMARIES, *_CACHE_SUMMARIES)),
+)
+
+Samples = Iterator[tuple[BuiltIn, str]]
+
+
+def model_samples(model: ModelReading, settings: MetricsSettings) -> Samples:
+    """The samples of a version, each with its family: one of FAMILIES."""
+    labels = labels_text(model.labels)
+    yield built_in.REQUEST_FAILURE, _failures(model)
+    for part in _by_gpu(model):
+        part_labels = labels_text(part.labels)
+        for family, read in (_SUCCESS, *_COUNTS, *(_DURATIONS if settings.counter_latencies else ())):
+            yield family, family.sample(part_labels, read(part))
+    for family, read in _GAUGES:
+        yield family, family.sample(labels, read(model))
+    statistics = model.statistics
+    if statistics.first_responses is not None:
+        yield built_in.FIRST_RESPONSE, statistics.first_responses.lines(built_in.FIRST_RESPONSE.name)
+    if statistics.cache is not None and settings.counter_latencies:
+        for family, read_cache in _CACHE:
+            yield family, family.sample(labels, read_cache(statistics.cache))
+    if statistics.latencies is not None:
+        ranks = [rank for rank, _ in settings.summary_quantiles]
+        for family, read_summary in (*_SUMMARIES, *(() if statistics.cache is None else _CACHE_SUMMARIES)):
+            yield family, read_summary(statistics.latencies).lines(family.name, labels, ranks)
 
 
 def _by_gpu(model: ModelReading) -> list[ModelReading]:
@@ -130,31 +146,6 @@ def _by_gpu(model: ModelReading) -> list[ModelReading]:
     return [*parts, replace(model, statistics=statistics.elsewhere)]
 
 
-def _summary_family(family: BuiltIn, series: Series, read: Callable[[Latencies], Summary], ranks: list[float]) -> str:
-    return family.lines(
-        [
-            read(model.statistics.latencies).lines(family.name, labels, ranks)
-            for labels, model in series
-            if model.statistics.latencies is not None
-        ]
-    )
-
-
-def _cache_family(family: BuiltIn, series: Series, read: Callable[[CacheStatistics], float]) -> str:
-    """A family of the models that use the response cache."""
-    return family.lines(
-        [
-            family.sample(labels, read(model.statistics.cache))
-            for labels, model in series
-            if model.statistics.cache is not None
-        ]
-    )
-
-
-def _family(family: BuiltIn, series: Series, read: Read) -> str:
-    return family.lines([family.sample(labels, read(model)) for labels, model in series])
-
-
 def _failures(model: ModelReading) -> str:
     """A sample for every reason, even if it is 0: a rate needs a first sample to start from."""
     return "".join(
@@ -163,9 +154,3 @@ def _failures(model: ModelReading) -> str:
         )
         for reason in FailureReason
     )
-
-
-def _first_responses(series: Series) -> list[str]:
-    name = built_in.FIRST_RESPONSE.name
-    histograms = [model.statistics.first_responses for _, model in series]
-    return [histogram.lines(name) for histogram in histograms if histogram is not None]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from pyruntime.runtime.app.slices import in_slices
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.grpc.method import Reply, reply_after
 from pyruntime.runtime.frontends.grpc.schema import (
@@ -15,6 +16,7 @@ from pyruntime.runtime.frontends.grpc.schema import (
     SystemSharedMemoryStatusResponse,
     SystemSharedMemoryUnregisterResponse,
 )
+from pyruntime.utils.errors import InferenceError
 
 
 def system_status(state: ServerState, request: Message) -> Message:
@@ -32,10 +34,13 @@ def system_register(state: ServerState, request: Message) -> Message:
     return SystemSharedMemoryRegisterResponse()
 
 
-def system_unregister(state: ServerState, request: Message) -> Message:
-    """Unregister one region, or all of them without a name."""
-    state.client_memory.unregister(request.name)
-    return SystemSharedMemoryUnregisterResponse()
+def system_unregister(state: ServerState, request: Message, reply: Reply) -> None:
+    """Unregister one region, or all of them without a name. Replies once they are closed."""
+
+    def closed(parts: list[None] | InferenceError) -> None:
+        reply(parts if isinstance(parts, InferenceError) else SystemSharedMemoryUnregisterResponse())
+
+    in_slices(lambda: state.tasks, state.client_memory.unregister(request.name), closed, "unregister memory")
 
 
 def cuda_status(state: ServerState, request: Message) -> Message:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from google.protobuf import json_format
 
+from pyruntime.runtime.app.slices import in_slices
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.config.schema import new_model_config
 from pyruntime.runtime.config.spec import TensorSpec
@@ -60,11 +61,19 @@ def model_config(state: ServerState, request: Message) -> Message:
     return ModelConfigResponse(config=json_format.Parse(spec.json, new_model_config()))
 
 
-def model_statistics(state: ServerState, request: Message) -> Message:
+def model_statistics(state: ServerState, request: Message, reply: Reply) -> None:
     """Statistics of one version, of all versions of a model, or of all models for no name, with any version."""
     version = parse_version(request.version)
-    statistics = state.statistics(request.name, version) if request.name else state.statistics()
-    return json_format.ParseDict({"model_stats": statistics}, ModelStatisticsResponse())
+    parts = state.statistics_parts(request.name, version) if request.name else state.statistics_parts()
+    response = ModelStatisticsResponse()
+
+    def add(entry: dict[str, object]) -> None:
+        json_format.ParseDict(entry, response.model_stats.add())
+
+    def made(parts: list[None] | InferenceError) -> None:
+        reply(parts if isinstance(parts, InferenceError) else response)
+
+    in_slices(lambda: state.tasks, map(add, parts), made, "read the statistics")
 
 
 def _tensor(tensor: TensorSpec) -> Message:

@@ -12,6 +12,9 @@ import sys
 from collections.abc import Coroutine
 from functools import partial
 
+import orjson
+
+from pyruntime.runtime.app.slices import in_slices
 from pyruntime.runtime.frontends.common.readiness import check_model_ready, check_server_ready
 from pyruntime.runtime.frontends.http import memory_endpoints
 from pyruntime.runtime.frontends.http.endpoints import ANSWERS
@@ -57,7 +60,45 @@ class MetricsExchange(Exchange):
     """Answers with the metrics, as plain text."""
 
     def _act(self) -> None:
-        self._respond(200, self._state.metrics.render(), METRICS_TEXT)
+        state = self._state
+        in_slices(lambda: state.tasks, state.metrics.parts(), self._made, "make the metrics page")
+
+    def _made(self, parts: list[str] | InferenceError) -> None:
+        if isinstance(parts, InferenceError):
+            self.reject(parts)
+        else:
+            self._respond(200, "".join(parts).encode(), METRICS_TEXT)
+
+
+class StatisticsExchange(Exchange):
+    """Answers with the statistics of one model, or of all of them."""
+
+    def _act(self) -> None:
+        route, state = self.head.route, self._state
+        entries = map(orjson.dumps, state.statistics_parts(route.model, route.version))
+        in_slices(lambda: state.tasks, entries, self._made, "read the statistics")
+
+    def _made(self, entries: list[bytes] | InferenceError) -> None:
+        if isinstance(entries, InferenceError):
+            self.reject(entries)
+        else:
+            self._respond(200, b'{"model_stats":[%b]}' % b",".join(entries))
+
+
+class UnregisterSystemExchange(Exchange):
+    """Unregisters shared memory of a client: answered once it is closed."""
+
+    def _act(self) -> None:
+        state = self._state
+        in_slices(
+            lambda: state.tasks, state.client_memory.unregister(self.head.route.region), self._closed, "close memory"
+        )
+
+    def _closed(self, parts: list[None] | InferenceError) -> None:
+        if isinstance(parts, InferenceError):
+            self.reject(parts)
+        else:
+            self._respond(200, b"")
 
 
 class _WorkExchange(Exchange):

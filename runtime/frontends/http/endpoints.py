@@ -37,10 +37,6 @@ def _model_config(state: ServerState, route: Route, body: bytes) -> bytes:
     return state.resolve(route.model, route.version).spec.json
 
 
-def _statistics(state: ServerState, route: Route, body: bytes) -> bytes:
-    return orjson.dumps({"model_stats": state.statistics(route.model, route.version)})
-
-
 def _index(state: ServerState, route: Route, body: bytes) -> bytes:
     return documents.repository_index(state.index(decode_index_request(body)))
 
@@ -85,8 +81,6 @@ ANSWERS: dict[Endpoint, Callable[[ServerState, Route, bytes], bytes]] = {
     Endpoint.NOTHING: _nothing,
     Endpoint.MODEL_METADATA: _model_metadata,
     Endpoint.MODEL_CONFIG: _model_config,
-    Endpoint.MODEL_STATISTICS: _statistics,
-    Endpoint.ALL_STATISTICS: _statistics,
     Endpoint.REPOSITORY_INDEX: _index,
     **memory_endpoints.ANSWERS,
     Endpoint.TRACE_SETTING: _trace_settings,

@@ -10,8 +10,10 @@ from pyruntime.runtime.frontends.http.endpoint_exchange import (
     MetricsExchange,
     RefusedExchange,
     RegisterCudaExchange,
+    StatisticsExchange,
     UnloadExchange,
     UnregisterCudaExchange,
+    UnregisterSystemExchange,
 )
 from pyruntime.runtime.frontends.http.exchange import Exchange
 from pyruntime.runtime.frontends.http.generate_exchange import GenerateExchange, GenerateStreamExchange
@@ -28,7 +30,10 @@ _EXCHANGES: dict[Endpoint, type[Exchange]] = {
     Endpoint.MODEL_UNLOAD: UnloadExchange,
     Endpoint.CUDA_MEMORY_REGISTER: RegisterCudaExchange,
     Endpoint.CUDA_MEMORY_UNREGISTER: UnregisterCudaExchange,
+    Endpoint.SYSTEM_MEMORY_UNREGISTER: UnregisterSystemExchange,
     Endpoint.METRICS: MetricsExchange,
+    Endpoint.MODEL_STATISTICS: StatisticsExchange,
+    Endpoint.ALL_STATISTICS: StatisticsExchange,
     Endpoint.OPENAPI: OpenApiExchange,
     Endpoint.PAGE: PageExchange,
     Endpoint.PAGE_WATCH: WatchExchange,

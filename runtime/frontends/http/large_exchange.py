@@ -44,6 +44,7 @@ class LargeExchange(ModelExchange[O]):
         if body.length is None and not chunked:
             self.keep_alive = False  # the end of the connection is that of the answer
         head = large_infer_head(body.document_length, body.length, chunked, self.keep_alive, encoding)
+        head = self._persistent(head)
         if self.head.load_format:
             head = with_line(head, self._load_report_line())
         claim, ready = self._connection.claim(), self._connection.answered

@@ -42,12 +42,6 @@ def register_system(state: ServerState, route: Route, body: bytes) -> bytes:
     return b""
 
 
-def unregister_system(state: ServerState, route: Route, body: bytes) -> bytes:
-    """One region, or all of them for ""."""
-    state.client_memory.unregister(route.region)
-    return b""
-
-
 def cuda_status(state: ServerState, route: Route, body: bytes) -> bytes:
     """One region, or all of them for ""."""
     rows = state.client_memory.status_cuda(route.region)
@@ -93,6 +87,5 @@ def _handle(value: object) -> bytes:
 ANSWERS = {
     Endpoint.SYSTEM_MEMORY_STATUS: system_status,
     Endpoint.SYSTEM_MEMORY_REGISTER: register_system,
-    Endpoint.SYSTEM_MEMORY_UNREGISTER: unregister_system,
     Endpoint.CUDA_MEMORY_STATUS: cuda_status,
 }

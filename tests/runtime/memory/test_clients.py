@@ -54,7 +54,13 @@ def an_object():
 def memory():
     made = ClientMemory(allowed=True)
     yield made
-    made.unregister()
+    unregister(made)
+
+
+def unregister(memory, *name):
+    """Remove a region, or all of them, and close them."""
+    for _ in memory.unregister(*name):
+        pass
 
 
 def refusal(code, function, *arguments):
@@ -151,7 +157,7 @@ class TestRegister:
         made = registered(memory, an_object())
         message = refusal(Code.ALREADY_EXISTS, memory.register, "r", made.key, 0, SIZE)
         assert message == "shared memory region 'r' already in manager"
-        memory.unregister("r")
+        unregister(memory, "r")
         memory.register("r", made.key, 0, SIZE)
 
     def test_one_object_under_many_names(self, memory, an_object):
@@ -161,9 +167,9 @@ class TestRegister:
             memory.register(str(number), made.key, number, 1)
         assert own_descriptors() == before + 1
         assert len({row.memory.number for row in memory.status()}) == 1
-        memory.unregister("0")
+        unregister(memory, "0")
         assert memory.input("X", "UINT8", [1], "1", 0, 1).client is not None
-        memory.unregister()
+        unregister(memory)
         assert own_descriptors() == before
 
     def test_key_that_was_made_anew(self, memory, an_object):
@@ -192,7 +198,7 @@ class TestRegister:
         memory.register("b", made.key, 0, 1)
         message = refusal(Code.UNAVAILABLE, memory.register, "c", an_object().key, 0, 1)
         assert message == "more than 1 shared memory objects are registered"
-        memory.unregister()
+        unregister(memory)
         assert own_descriptors() == before
 
     def test_no_descriptor_left(self, memory, an_object, monkeypatch):
@@ -206,13 +212,26 @@ class TestRegister:
 
 
 class TestUnregister:
+    def test_one_after_the_other(self, memory, an_object):
+        """They are gone from the list at once; each part of the result closes one, as there may be thousands."""
+        for name in ("a", "b", "c"):
+            registered(memory, an_object(), name)
+        objects = [row.memory for row in memory.status()]
+        closing = memory.unregister()
+        assert memory.status() == []
+        for closed in range(3):
+            assert [not each.is_closed for each in objects] == [number >= closed for number in range(3)]
+            next(closing)
+        assert all(each.is_closed for each in objects)
+        assert list(closing) == []
+
     def test_used(self, memory, an_object):
         """A region that requests use stays listed and usable, until the last of them ends."""
         before = own_descriptors()
         made = registered(memory, an_object())
         used = memory.output("r", 0, 8).contents.memory
         used.count_on()
-        memory.unregister("r")
+        unregister(memory, "r")
         assert [row.name for row in memory.status()] == ["r"]
         assert "already in manager" in refusal(Code.ALREADY_EXISTS, memory.register, "r", made.key, 0, SIZE)
         memory.input("X", "INT8", [8], "r", 0, 8).client.memory.count_on()
@@ -229,17 +248,17 @@ class TestUnregister:
             memory.register(name, made.key, 0, SIZE)
         used = memory.output("a", 0, 8).contents.memory
         used.count_on()
-        memory.unregister("a")
-        memory.unregister("b")
+        unregister(memory, "a")
+        unregister(memory, "b")
         used.close()
         assert [row.name for row in memory.status()] == ["c"]
-        memory.unregister()
+        unregister(memory)
         assert own_descriptors() == before
 
     def test_unknown(self, memory, an_object):
         """Unregistering an unknown region has no effect."""
         registered(memory, an_object())
-        memory.unregister("s")
+        unregister(memory, "s")
         assert len(memory.status()) == 1
 
     def test_all(self, memory, an_object):
@@ -247,7 +266,7 @@ class TestUnregister:
         before = own_descriptors()
         registered(memory, an_object(), "a")
         registered(memory, an_object(), "b")
-        memory.unregister()
+        unregister(memory)
         assert memory.status() == []
         assert own_descriptors() == before
 
@@ -293,7 +312,7 @@ class TestCuda:
         )
         message = refusal(Code.ALREADY_EXISTS, memory.register_cuda, "g", bytes(64), 0, SIZE)
         assert message == "shared memory region 'g' already in manager"
-        memory.unregister()
+        unregister(memory)
 
     def test_there_is_none(self, memory):
         """There are no CUDA regions; unregistering them has no effect."""
@@ -330,7 +349,7 @@ class TestTensors:
         assert message == "input 'X' has 101 bytes of strings, expected at most 100"
         assert len(memory.input("X", "BYTES", [1], "r", 0, 100).data) == 100
         assert memory.input("X", "INT8", [101], "r", 0, 101).byte_size == 101
-        memory.unregister()
+        unregister(memory)
 
     def test_output_is_a_place(self, memory, an_object):
         """The client knows it by the region, the stub by its address."""

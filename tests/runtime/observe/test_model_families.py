@@ -5,7 +5,7 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pyruntime.runtime.observe.model_families import ModelReading, labels_of, model_lines, new_statistics
+from pyruntime.runtime.observe.model_families import FAMILIES, ModelReading, labels_of, model_samples, new_statistics
 from pyruntime.runtime.observe.statistics import FailureReason
 from pyruntime.runtime.settings import MetricsSettings
 
@@ -44,6 +44,15 @@ SUMMARIES = (
 def reading(text="", settings=USUAL, version=1, pending=0, load_s=0.5):
     spec = spec_from(f"name: 'm' {text}")
     return ModelReading(labels_of(spec, version), new_statistics(spec, version, settings), pending, load_s)
+
+
+def model_lines(models, settings):
+    """The families as the page has them."""
+    samples = {family: [] for family in FAMILIES}
+    for model in models:
+        for family, text in model_samples(model, settings):
+            samples[family].append(text)
+    return "".join(family.lines(each) for family, each in samples.items())
 
 
 def families(page):

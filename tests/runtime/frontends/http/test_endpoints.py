@@ -26,7 +26,7 @@ class Rows(list):
     def __getattr__(self, name):
         def method(*arguments):
             self.append((name, *arguments))
-            return self.said
+            return iter(()) if name == "unregister" else self.said
 
         return method
 

@@ -25,7 +25,8 @@ MIB = 1 << 20
 ANY_ADDRESS = "0.0.0.0"
 # Addresses that begin so are UNIX sockets, without a port: see frontends/common/unix_sockets.py.
 UNIX_PREFIX = "unix:"
-LOG_FORMATS = ("default", "ISO8601", "json")
+DEFAULT_LOG_FORMAT = "default"
+LOG_FORMATS = (DEFAULT_LOG_FORMAT, "ISO8601", "json")
 # An int32 in the protocols.
 LOG_VERBOSE_MAX = 2**31 - 1
 COMPRESSION_LEVELS = ("none", "low", "medium", "high")
@@ -264,7 +265,8 @@ class ServerSettings:
     log_info: bool = True
     log_warning: bool = True
     log_error: bool = True
-    log_format: str = "default"
+    # One of LOG_FORMATS; without one it is the default, and at a terminal that of people.
+    log_format: str = ""
     log_file: str = ""
     debug_model: str = ""
     max_pending_bytes: int = 0
@@ -278,7 +280,7 @@ class ServerSettings:
             raise SettingsError(f"--log-verbose must be between 0 and {LOG_VERBOSE_MAX}, not {self.log_verbose}.")
         _require_positive("--model-load-thread-count", self.model_load_thread_count)
         _require_one_of("--visible-gpus", self.visible_gpus, VISIBLE_GPUS)
-        _require_one_of("--log-format", self.log_format, LOG_FORMATS)
+        _require_one_of("--log-format", self.log_format or DEFAULT_LOG_FORMAT, LOG_FORMATS)
         _require_one_of("--grpc-infer-response-compression-level", self.grpc_compression_level, COMPRESSION_LEVELS)
         _require_one_of("--model-control-mode", self.model_control_mode, MODEL_CONTROL_MODES)
         if not METRICS_INTERVAL_MS_MIN <= self.metrics_interval_ms < math.inf:

@@ -21,6 +21,7 @@ from typing import Any, Dict, Iterable, List, Optional
 
 from pyruntime.stub.logs import LOGGER
 from pyruntime.utils.errors import LoadError
+from pyruntime.utils.paths import authors_path
 
 # The most frames of the model's code in an error message. More frames, as in deep recursion, do not help.
 FRAMES_MAX = 20
@@ -56,9 +57,9 @@ def load_class(location: Dict[str, str]) -> Any:
     module = _import_from_source(name)
     model_class = getattr(module, "TritonPythonModel", None)
     if model_class is None:
-        raise LoadError(f"Python model {file} does not define a class TritonPythonModel")
+        raise LoadError(f"Python model {authors_path(file)} does not define a class TritonPythonModel")
     if not callable(getattr(model_class, "execute", None)):
-        raise LoadError(f"Python model {file} does not implement `execute` method.")
+        raise LoadError(f"Python model {authors_path(file)} does not implement `execute` method.")
     if backend_dir and "location" in getattr(model_class, "__annotations__", {}):
         model_class.location = location
     return model_class
@@ -136,6 +137,7 @@ def trace(exc: BaseException) -> str:
     shown = traceback.TracebackException(type(exc), exc, exc.__traceback__)
     if _models_own(shown.stack) or isinstance(exc, SyntaxError):
         _cut(shown)
+    _name_files(shown)
     return "".join(shown.format()).encode("utf-8", "backslashreplace").decode()
 
 
@@ -144,6 +146,17 @@ def _cut(shown: traceback.TracebackException) -> None:
     at: Optional[traceback.TracebackException] = shown
     while at is not None:
         at.stack[:] = _models_own(at.stack)
+        at = at.__cause__ or at.__context__
+
+
+def _name_files(shown: traceback.TracebackException) -> None:
+    """Give the files the paths by which the model's author knows them."""
+    at: Optional[traceback.TracebackException] = shown
+    while at is not None:
+        for frame in at.stack:
+            frame.filename = authors_path(frame.filename)
+        if isinstance(getattr(at, "filename", None), str):  # of a syntax error
+            at.filename = authors_path(at.filename)
         at = at.__cause__ or at.__context__
 
 
@@ -181,5 +194,7 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NOT_THE_MODELS = (
     *(os.path.join(_OURS, part, "") for part in ("stub", "utils", "testing", "runtime")),
     os.path.dirname(os.path.abspath(importlib.__file__)) + os.sep,
+    # Where an event loop of ours runs a coroutine of the model.
+    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(importlib.__file__))), "asyncio", "base_events.py"),
     "<frozen ",
 )

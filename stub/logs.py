@@ -16,6 +16,7 @@ from typing import Any, Callable, Optional
 
 from pyruntime.utils.errors import LocalError
 from pyruntime.utils.messages import Log
+from pyruntime.utils.paths import authors_path
 
 # Longer messages are cut, because people read the log.
 MESSAGE_CHARS_MAX = 64 << 10
@@ -42,10 +43,13 @@ class HostHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             message = self.format(record)[:MESSAGE_CHARS_MAX]
-            if os.getpid() != self._pid or not self._sent(Log(record.levelno, message, record.pathname, record.lineno)):
+            if os.getpid() != self._pid or not self._sent(self._log(record, message)):
                 print(message, file=sys.stderr)
         except Exception:
             self.handleError(record)
+
+    def _log(self, record: logging.LogRecord, message: str) -> Log:
+        return Log(record.levelno, message, authors_path(record.pathname), record.lineno)
 
     def _sent(self, log: Log) -> bool:
         """Send it, unless the channel is closed."""

@@ -52,11 +52,15 @@ class InferenceError(PyruntimeError):
 
 
 class LoadError(PyruntimeError):
-    """A model, or one version of it, cannot be served. The message is for the author of the model."""
+    """A model, or one version of it, cannot be served. The message is for the author of the model.
 
-    def __init__(self, message: str, code: Code = Code.INTERNAL) -> None:
+    `was_logged`: the log has it already, with its traceback.
+    """
+
+    def __init__(self, message: str, code: Code = Code.INTERNAL, was_logged: bool = False) -> None:
         super().__init__(message)
         self.code = code
+        self.was_logged = was_logged
 
 
 class ConfigError(LoadError):

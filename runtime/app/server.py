@@ -96,10 +96,10 @@ class Frontends(Protocol):
     """The servers of all protocols: see frontends.listeners."""
 
     async def open(self) -> None:
-        """Listen. Raises SettingsError if that fails."""
+        """Listen, and log the addresses. Raises SettingsError if that fails."""
 
-    def log_started(self) -> None:
-        """Log the addresses of all services."""
+    def log_loaded(self) -> None:
+        """Log where models can be tried."""
 
     def connections(self) -> Mapping[str, int]:
         """The number of open connections, by protocol."""
@@ -201,7 +201,7 @@ class Server:
             status = 1
         else:
             self.state.loaded = True
-            self._frontends.log_started()
+            self._frontends.log_loaded()
             if self._settings.model_control_mode == "poll" and self._settings.repository_poll_s:
                 polling = Polling(self._settings, self.state.control)
                 self._polling = tasks.create_task(polling.run(), name="poll the repositories")
@@ -246,11 +246,11 @@ class Server:
         backends = {("python", OUR_BACKENDS)} | self.state.control.backends
         rows = [(name, path, cmdline | dict(settings.backend_config.get(name, {}))) for name, path in backends]
         _LOG.debug("Backends", extra={"table": backend_table(rows)})
-        models = [
-            (row.name, row.version, row.state if not row.reason else f"{row.state}: {row.reason}")
-            for row in self.state.table.index()
-        ]
-        _LOG.info("Models", extra={"table": model_table(models)})
+        index = self.state.table.index()
+        models = [(row.name, row.version, f"{row.state}: {row.reason}" if row.reason else row.state) for row in index]
+        # People have read the reasons above it.
+        states = model_table([(row.name, row.version, row.state) for row in index])
+        _LOG.info("Models", extra={"table": model_table(models), "people_table": states})
 
     # Shutting down: refuse new requests, answer those in progress, finalize, end.
 

@@ -212,7 +212,7 @@ LOGGING = Group(
         _works("log-info", BOOL, "true", "Information lines.", "log_info"),
         _works("log-warning", BOOL, "true", "Warning lines.", "log_warning"),
         _works("log-error", BOOL, "true", "Error lines.", "log_error"),
-        _works("log-format", STR, "default", "default, ISO8601, or json for machines.", "log_format"),
+        _works("log-format", STR, "", "default, ISO8601 or json; unset: default, or for people.", "log_format"),
         _works("log-file", STR, "", "File that the lines are added to, instead of standard error.", "log_file"),
     ),
 )

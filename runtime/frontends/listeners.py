@@ -134,7 +134,7 @@ class Listeners:
         self._checks = ConnectionChecks(self._connections, HttpConnection, state.pending_bytes)
 
     async def open(self) -> None:
-        """Listen at all ports. If one cannot be opened, close all and raise SettingsError."""
+        """Listen at all ports, and log them. If one cannot be opened, close all and raise SettingsError."""
         self._services = _services(self._state.settings)
         loop = asyncio.get_running_loop()
         for service in self._services:
@@ -162,11 +162,11 @@ class Listeners:
                     again = socket.socket(fileno=os.dup(sock.fileno()))
                     self._listeners.append(await create(connect, sock=again, backlog=BACKLOG, **tls))
         self._checks.begin()
-
-    def log_started(self) -> None:
-        """Log each service and its address."""
         for service in self._services:
             _LOG.info("Started %s at %s", service.title, service)
+
+    def log_loaded(self) -> None:
+        """Log where models can be tried, now that they are loaded."""
         for service in self._services:
             if service.connection is HttpConnection and not service.is_unix:
                 _LOG.info("Models can be tried in a browser at %s", service.url)

@@ -27,7 +27,7 @@ from pyruntime.runtime.loaders.version_loader import VersionFactory, VersionLoad
 from pyruntime.runtime.repository.backends import Backend, BackendKind, find_backend
 from pyruntime.runtime.repository.draft import Draft
 from pyruntime.runtime.settings import ServerSettings
-from pyruntime.utils.errors import Code, LoadError, OutOfMemoryError
+from pyruntime.utils.errors import LoadError, OutOfMemoryError
 
 _LOG = logging.getLogger("pyruntime.repository")
 
@@ -214,4 +214,6 @@ def _note_placement(draft: Draft, model: ModelVersion) -> None:
 
 def _load_error(exc: BaseException) -> LoadError:
     """Why something could not be loaded, without the traceback."""
-    return LoadError(str(exc), exc.code if isinstance(exc, LoadError) else Code.INTERNAL)
+    if isinstance(exc, LoadError):
+        return LoadError(str(exc), exc.code, exc.was_logged)
+    return LoadError(str(exc))

@@ -58,6 +58,7 @@ from pyruntime.runtime.repository.instance_mode import InstanceProcess
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError, LaunchError, LoadError, OutOfMemoryError
+from pyruntime.utils.paths import authors_path
 
 _LOG = logging.getLogger("pyruntime.repository")
 
@@ -211,7 +212,7 @@ class PythonLoader:
     ) -> list[PythonInstance]:
         """Instances that are not started yet, one for each process."""
         grants = self._factory.grants
-        findings = OutputFindings(spec, location["file"])
+        findings = OutputFindings(spec, authors_path(location["file"]))
         warm_up = warm_up_of(model, location["model_dir"], grants)
         instances = []
         for process in processes:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pyruntime.runtime.settings import LOG_FORMATS, LOG_VERBOSE_MAX, ServerSettings
+from pyruntime.runtime.settings import DEFAULT_LOG_FORMAT, LOG_FORMATS, LOG_VERBOSE_MAX, ServerSettings
 from pyruntime.utils.errors import Code, InferenceError
 
 # The number of characters of an invalid value that an error message shows.
@@ -38,7 +38,7 @@ class LogSettings:
             "log_warning": settings.log_warning,
             "log_error": settings.log_error,
             _VERBOSE: settings.log_verbose,
-            _FORMAT: settings.log_format,
+            _FORMAT: settings.log_format or DEFAULT_LOG_FORMAT,
         }
 
     def update(self, values: Mapping[str, object]) -> None:

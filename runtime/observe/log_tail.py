@@ -12,7 +12,8 @@ import logging
 from collections import deque
 from typing import NamedTuple
 
-from pyruntime.runtime.observe.logging import LOGGER_NAMES, LevelFilter, letter, place
+from pyruntime.runtime.observe.log_text import letter, place
+from pyruntime.runtime.observe.logging import LOGGER_NAMES, LevelFilter
 from pyruntime.runtime.settings import ServerSettings
 
 # Some minutes of a busy server, and a traceback or two. With the length of a line this is 4 MiB at most.

@@ -15,10 +15,8 @@ TRITON_SERVER_ESCAPE_LOG_MESSAGES=0 in the environment it is written unchanged. 
                             print is escaped
     table                   a text table, written below the line unchanged, because tables.py has escaped its text
 
-At a terminal messages have no quotes, and further lines of a message stand below it, indented; what does not print is
-escaped. The letters of errors and warnings have colours, unless NO_COLOR is in the environment. The format `json`
-is for machines: each line is an object with time, level, process, file, line and message, and the table if there is
-one.
+The format `json` is for machines, too: each line is an object with time, level, process, file, line and message, and
+the table if there is one. At a terminal, unless a format is asked for, lines are those of console.py.
 """
 
 from __future__ import annotations
@@ -29,10 +27,9 @@ import os
 import sys
 from datetime import UTC, datetime
 
-from pyruntime.runtime.settings import ServerSettings, SettingsError
-
-# Enough for a long traceback. Longer messages are tensors that a model prints; they would fill disks.
-LINE_CHARS_MAX = 1 << 16
+from pyruntime.runtime.observe.console import ConsoleFormatter, is_for_people
+from pyruntime.runtime.observe.log_text import cut, letter, place, printable, quote
+from pyruntime.runtime.settings import DEFAULT_LOG_FORMAT, ServerSettings, SettingsError
 
 ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
 # The loggers whose records are written: ours, and asyncio's reports about our tasks.
@@ -41,32 +38,21 @@ LOGGER_NAMES = ("pyruntime", "asyncio")
 
 # The names of levels in JSON, by Triton's letters.
 _LEVELS = {"E": "error", "W": "warning", "I": "info", "V": "verbose"}
-# Red and yellow, by the escape sequences of ECMA-48.
-_COLORS = {"E": "\x1b[31m", "W": "\x1b[33m"}
-_PLAIN = "\x1b[0m"
 
 
 class TritonFormatter(logging.Formatter):
-    """Formats a record as one line. `log_format` is one of LOG_FORMATS; without `escape` messages are unchanged.
+    """Formats a record as one line. `log_format` is one of LOG_FORMATS; without `escape` messages are unchanged."""
 
-    `at_terminal`: people read it as it is written; with `colored` the letters of errors and warnings have colours.
-    """
-
-    def __init__(
-        self, log_format: str = "default", escape: bool = True, colored: bool = False, at_terminal: bool = False
-    ) -> None:
+    def __init__(self, log_format: str = "default", escape: bool = True) -> None:
         super().__init__()
         self._format = log_format
         self._escape = escape
-        self._colored = colored
-        self._at_terminal = at_terminal
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
         if record.exc_info:
             message = f"{message}\n{self.formatException(record.exc_info)}"
-        if len(message) > LINE_CHARS_MAX:
-            message = f"{message[:LINE_CHARS_MAX]} ... (cut: {len(message)} characters)"
+        message = cut(message)
         table = getattr(record, "table", None)
         if self._format == "json":
             return _json(record, message, table)
@@ -78,16 +64,13 @@ class TritonFormatter(logging.Formatter):
     def _quoted(self, record: logging.LogRecord, message: str) -> str:
         if not self._escape:
             return message
-        if self._at_terminal:
-            return "\n  ".join(map(printable, message.rstrip("\n").split("\n")))
         return printable(message) if getattr(record, "in_traceback", False) else quote(message)
 
     def _heading(self, record: logging.LogRecord) -> str:
         level = letter(record.levelno)
         moment = datetime.fromtimestamp(record.created, UTC)
-        shown = f"{_COLORS[level]}{level}{_PLAIN}" if self._colored and level in _COLORS else level
         is_iso8601 = self._format == "ISO8601"
-        start = f"{moment:%Y-%m-%dT%H:%M:%SZ} {shown}" if is_iso8601 else f"{shown}{moment:%m%d %H:%M:%S.%f}"
+        start = f"{moment:%Y-%m-%dT%H:%M:%SZ} {level}" if is_iso8601 else f"{level}{moment:%m%d %H:%M:%S.%f}"
         file, line = place(record)
         # The model gives the name of its file, which is as untrusted as its messages.
         return f"{start} {record.process} {quote(file)[1:-1]}:{line}"
@@ -138,38 +121,26 @@ def set_up_logging(settings: ServerSettings) -> None:
 
 def adjust_logging(settings: ServerSettings) -> None:
     """Apply changed levels and format to the handlers of `set_up_logging`; the file does not change."""
-    escape = os.environ.get(ESCAPE_VARIABLE, "1") != "0"
     switches = LevelFilter.of(settings)
+    escape = os.environ.get(ESCAPE_VARIABLE, "1") != "0"
+    is_verbose = settings.log_verbose > 0
     for name in LOGGER_NAMES:
         logger = logging.getLogger(name)
         for handler in _handlers(logger):
-            at_terminal = _is_at_terminal(handler)
-            colored = at_terminal and not os.environ.get("NO_COLOR")  # see https://no-color.org
-            handler.setFormatter(TritonFormatter(settings.log_format, escape, colored, at_terminal))
-            handler.filters[:] = [switches]
+            for_people = escape and not settings.log_format and _is_at_terminal(handler)
+            triton = TritonFormatter(settings.log_format or DEFAULT_LOG_FORMAT, escape)
+            handler.setFormatter(_console(is_verbose) if for_people else triton)
+            handler.filters[:] = [switches, is_for_people] if for_people and not is_verbose else [switches]
             logger.setLevel(switches.level())
+
+
+def _console(is_verbose: bool) -> ConsoleFormatter:
+    return ConsoleFormatter(colored=not os.environ.get("NO_COLOR"), is_verbose=is_verbose)  # see https://no-color.org
 
 
 def _handlers(logger: logging.Logger) -> list[logging.Handler]:
     """The handlers of `logger` that this module added."""
-    return [one for one in logger.handlers if isinstance(one.formatter, TritonFormatter)]
-
-
-def quote(message: str) -> str:
-    """`message` as a JSON string. Letters of all scripts stay; characters that do not print are escaped."""
-    return printable(json.dumps(message, ensure_ascii=False))
-
-
-def printable(message: str) -> str:
-    """`message` with the escapes of JSON in place of characters that do not print."""
-    if message.isprintable():
-        return message
-    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in message)
-
-
-def place(record: logging.LogRecord) -> tuple[str, int]:
-    """The file and the line that a record comes from: of the model, or of our own code."""
-    return str(getattr(record, "stub_file", record.filename)), getattr(record, "stub_line", record.lineno)
+    return [one for one in logger.handlers if isinstance(one.formatter, TritonFormatter | ConsoleFormatter)]
 
 
 def _json(record: logging.LogRecord, message: str, table: str | None) -> str:
@@ -200,12 +171,3 @@ def _open_handler(log_file: str) -> logging.Handler:
         return logging.FileHandler(log_file, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise SettingsError(f"--log-file {log_file!r} cannot be opened: {error.strerror}") from error
-
-
-def letter(level: int) -> str:
-    """Triton's letter of a level."""
-    if level >= logging.ERROR:
-        return "E"
-    if level >= logging.WARNING:
-        return "W"
-    return "I" if level >= logging.INFO else "V"

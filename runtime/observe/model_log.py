@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes what a model logs to the server's log, within a budget: see log_budget.py.
 
-A model that exceeds its budget never waits: the rest is dropped, and a line says how much.
+A model that exceeds its budget never waits: the rest is dropped. A line says so at once, the first time, and others say
+how much it was.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import logging
 import time
 
-from pyruntime.runtime.observe.log_budget import LOG_BYTES_PER_S, SILENCE_S, LogBudget
+from pyruntime.runtime.observe.log_budget import LOG_BURST_BYTES, LOG_BYTES_PER_S, SILENCE_S, LogBudget
 
 # How a traceback of Python begins, or a syntax error. Their lines are written without quotes, because people read them.
 TRACEBACK = ("Traceback (most recent call last):", '  File "')
@@ -32,6 +33,7 @@ class ModelLog:
         self._prefix = prefix
         self._budget = LogBudget(time.monotonic())
         self._report: asyncio.TimerHandle | None = None
+        self._has_dropped = False
 
     def is_silenced(self) -> bool:
         """Whether what is written now would be dropped."""
@@ -46,15 +48,21 @@ class ModelLog:
             return
         lines = text.splitlines() or [""]
         in_traceback = False
-        for each in lines[:LINES_AT_ONCE_MAX]:
+        for number, each in enumerate(lines[:LINES_AT_ONCE_MAX]):
             in_traceback = in_traceback or each.startswith(TRACEBACK)
-            self._write(level, each, {"stub_file": file, "stub_line": line, "in_traceback": in_traceback})
+            extra = {"stub_file": file, "stub_line": line, "in_traceback": in_traceback}
+            self._write(level, each, extra | _below(each) if number else extra)
         self.drop(sum(map(len, lines[LINES_AT_ONCE_MAX:])))
 
     def write_line(self, level: int, line: str) -> None:
         """Log a line that the model printed."""
         if self._logger.isEnabledFor(level):
             self._write(level, line, None)
+
+    def write_crash(self, line: str, is_first: bool, is_detail: bool) -> None:
+        """Log a line of a crash report. A detail is one that says nothing of the model, but of pyruntime."""
+        if self._logger.isEnabledFor(logging.ERROR):
+            self._write(logging.ERROR, line, None if is_first else {**_below(line), "only_verbose": is_detail})
 
     def drop(self, size: int) -> None:
         """Count `size` bytes of the model that are not logged."""
@@ -75,6 +83,14 @@ class ModelLog:
             self._report_later()
 
     def _report_later(self) -> None:
+        if not self._has_dropped:
+            self._has_dropped = True
+            self._logger.warning(
+                "%soutput is dropped for a while: %d bytes may be logged at once, and %d a second",
+                self._prefix,
+                LOG_BURST_BYTES,
+                LOG_BYTES_PER_S,
+            )
         if self._report is None:
             self._report = asyncio.get_running_loop().call_later(SILENCE_S, self._report_now)
 
@@ -86,3 +102,8 @@ class ModelLog:
             self._budget.take_dropped(),
             LOG_BYTES_PER_S,
         )
+
+
+def _below(line: str) -> dict[str, object]:
+    """What has a line stand below the one before, where people read it: see console.py."""
+    return {"continues": True, "people": line}

@@ -230,7 +230,8 @@ class ModelUpdate:
         self._loading.discard(version)
         reason = self._record(version, error)
         self._failures[version] = Failure(reason, state)
-        _LOG.error("failed to load '%s' version %d: %s", self._name, version, reason)
+        extra = {"only_verbose": error.was_logged}
+        _LOG.error("failed to load '%s' version %d: %s", self._name, version, reason, extra=extra)
 
     def _record(self, version: int, error: LoadError) -> str:
         """Record the failed load of a version. Returns the reason for operators and clients."""

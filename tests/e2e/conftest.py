@@ -29,6 +29,7 @@ from .harness.gpu_models import Notes
 from .harness.gpu_regions import Region
 from .harness.http2_client import BareClient
 from .harness.server import SHOWN_LOG, Server, start_and_stop
+from .harness.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -73,6 +74,14 @@ def serve(serving, tmp_path):
     """`serve(*options, ...)`: a server of tmp_path, started now and stopped, cleanly, at the end of the test."""
     with ExitStack() as servers:
         yield lambda *options, **how: servers.enter_context(serving(tmp_path, *options, **how))
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    """A terminal: `serve(wrapper=terminal.wrapper)` starts a server at it."""
+    made = Terminal()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -293,7 +293,7 @@ class TritonPythonModel:
         model("b", self.CALLS.replace("CALLEE", "a"))
         model("good", NODE)
         server = serve("--exit-on-error=false", ready=False)
-        wait_until(lambda: "Started HTTPService" in server.log)
+        wait_until(lambda: "| Model " in server.log)
         assert ask(server, "good") == [1, 2]
         for name in "ab":
             assert server.request("GET", f"/v2/models/{name}/ready").status != 200

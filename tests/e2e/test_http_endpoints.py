@@ -268,7 +268,7 @@ class TestRestricted:
 
     def test_without_the_header(self, restricted, wait_until):
         """Without the header, or with a wrong value, every request is refused."""
-        wait_until(lambda: "Started HTTPService" in restricted.log)
+        wait_until(lambda: "| Model " in restricted.log)
         expected = (403, "This API is restricted, expecting header 'triton-key'")
         for method, path in (
             ("GET", "/v2"), ("GET", "/v2/health/ready"), ("POST", "/v2/models/plain/infer"),
@@ -281,7 +281,7 @@ class TestRestricted:
 
     def test_with_the_header(self, restricted, wait_until):
         """With the header, requests are served."""
-        wait_until(lambda: "Started HTTPService" in restricted.log)
+        wait_until(lambda: "| Model " in restricted.log)
         with closing(restricted.client()) as client:
             assert client.is_server_ready(headers=self.HEADERS)
             assert client.get_server_metadata(headers=self.HEADERS)["name"] == "triton"

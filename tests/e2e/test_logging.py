@@ -193,3 +193,60 @@ def test_what_a_model_configures_for_its_records_happens(serve, model, python, w
     assert server.log.count("printed by its own handler") == 1
     assert (folder / "mine").read_text() == "mine after\n"
     assert "after" not in server.log
+
+
+class TestAtTerminal:
+    """A server as users start it by hand."""
+
+    @pytest.fixture
+    def by_hand(self, terminal, serve):
+        """`by_hand(*options)`: a server at the terminal, with the lines that people get. It ends before that."""
+        wrapper = ("env", "-u", "TRITON_SERVER_ESCAPE_LOG_MESSAGES", *terminal.wrapper)
+        return lambda *options, **how: serve(*options, wrapper=wrapper, **how)
+
+    def test_one_report_for_each_error(self, model, by_hand, terminal):
+        """Lines are short, a traceback stands below one of them, and a failed load is told once."""
+        model("broken", "import no_such_module\n")
+        model("fails", "class TritonPythonModel:\n    def execute(self, requests):\n        raise ValueError('why')\n")
+        server = by_hand("--exit-on-error=false", "--strict-readiness=false")
+        assert server.refusal("fails", {"IN": np.array([1])})[0] == 500
+        seen = terminal.seen()
+        assert re.search(r"^\d\d:\d\d:\d\d I Started HTTPService at .*\n(.*\n)*\d\d:\d\d:\d\d I loading: ", seen)
+        assert seen.count("no_such_module'") == 1
+        expected = r"""\d\d:\d\d:\d\d E fails_0: execute failed
+  Traceback \(most recent call last\):
+    File ".*/fails/1/model.py", line \d+, in execute
+      raise ValueError\('why'\)
+  ValueError: why
+"""
+        assert re.search(f"^{expected}", seen, re.M)
+        assert re.search(r"^\| broken +\| 1 +\| UNAVAILABLE +\|$", seen, re.M)
+
+    def test_crash(self, model, by_hand, terminal, wait_until):
+        """A crash report has the frames of the model, and none of pyruntime."""
+        dies = "class TritonPythonModel:\n    def execute(self, requests):\n        os.abort()\n"
+        model("dies", dies)
+        server = by_hand()
+        server.refusal("dies", {"IN": np.array([1])})
+        wait_until(lambda: "restarts in" in terminal.seen())
+        assert re.search(
+            r"E dies_0: Fatal Python error: Aborted\n  Current thread .*\n"
+            r'    File ".*/model.py", line \d+ in execute\n'
+            r"\d\d:\d\d:\d\d E dies_0: stub killed by SIGABRT",
+            terminal.seen(),
+        )
+
+
+def test_path_of_a_single_file(serving, tmp_path, wait_until):
+    """A traceback of `serve model.py` names the file that the user wrote."""
+    file = tmp_path / "hello.py"
+    code = "import helper\nclass TritonPythonModel:\n    def execute(self, requests):\n        helper.fail()\n"
+    file.write_text(code)
+    (tmp_path / "helper.py").write_text("def fail():\n    raise ValueError('why')\n")
+    (tmp_path / "empty").mkdir()
+    with serving(tmp_path / "empty", f"--model-repository={file}") as server:
+        assert server.request("POST", "/v2/models/hello/infer", '{"inputs": []}').status == 500
+        wait_until(lambda: "ValueError: why" in server.log)
+        for name in ("hello", "helper"):
+            assert f'File "{tmp_path.resolve()}/{name}.py", line ' in server.log
+        assert "pyruntime-" not in server.log

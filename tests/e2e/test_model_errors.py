@@ -173,7 +173,7 @@ def test_strict_readiness(model, serve, wait_until):
     model("good", ECHO)
     model("no_class", "x = 1")
     server = serve("--exit-on-error=false", ready=False)
-    wait_until(lambda: "Started HTTPService" in server.log)
+    wait_until(lambda: "| Model " in server.log)
     assert server.request("GET", "/v2/health/live").status == 200
     assert server.request("GET", "/v2/health/ready").status == 400
     assert server.infer("good", INPUT).as_numpy("OUT").tolist() == [1, 2]

@@ -299,7 +299,7 @@ def secured(tmp_path_factory, serving, certificates, wait_until):
     ]
     mutual = ["--http-use-ssl-mutual=true", "--grpc-use-ssl-mutual=true"]
     with serving(repository, *mutual, *options, ready=False) as server:
-        wait_until(lambda: "Started Metrics Service" in server.log)
+        wait_until(lambda: "| Model " in server.log)
         yield server
 
 

@@ -329,5 +329,5 @@ class TestLife:
         """A mode that is not there is no reason to guess."""
         model("m", MODEL, more='parameters { key: "INSTANCE_MODE" value { string_value: "fibre" } }')
         server = serve("--exit-on-error=false", ready=False)
-        wait_until(lambda: "Started HTTPService" in server.log)
+        wait_until(lambda: "| Model " in server.log)
         assert "model 'm' has the parameter INSTANCE_MODE 'fibre', which must be 'process' or 'thread'" in server.log

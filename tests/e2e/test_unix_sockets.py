@@ -46,7 +46,8 @@ def server(serve, model, paths, wait_until):
     model("m", ECHO)
     http, grpc = paths
     made = serve(f"--http-address=unix:{http}?mode=660", f"--grpc-address=unix:{grpc}", ready=False)
-    wait_until(lambda: f"Started GRPCInferenceService at unix:{grpc}" in made.log)
+    wait_until(lambda: "| Model " in made.log)
+    assert f"Started GRPCInferenceService at unix:{grpc}" in made.log
     return made
 
 

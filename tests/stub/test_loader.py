@@ -292,6 +292,13 @@ except ImportError as exc:
         text = traced(make("x = 1\n1 +"))
         assert re.findall(r'File "(.*?)", line (\d+)', text) == [(str(tmp_path / "m/1/model.py"), "2")]
 
+    def test_paths_of_the_author(self, make, tmp_path):
+        """Links to folders are followed: they may lie in a temporary folder, where nobody looks for a file."""
+        location = make("def f():\n    raise ValueError\nf()")
+        (tmp_path / "m").rename(tmp_path / "real")
+        (tmp_path / "m").symlink_to(tmp_path / "real")
+        assert set(re.findall(r'File "(.*?)"', traced(location))) == {str(tmp_path.resolve() / "real/1/model.py")}
+
     def test_with_frames_of_ours_alone(self, make, tmp_path):
         """A fault of pyruntime is shown as it is."""
         text = traced({"file": str(tmp_path / "nothing.py")})

@@ -85,6 +85,7 @@ class StubConnection:
         self._log = ModelLog(_LOG, f"{name}: ")
         self._replies: asyncio.Queue[Message | None] = asyncio.Queue()
         self._closed = False
+        self._was_failure_logged = False
         self._process: StubProcess | None = None
         self._output: asyncio.ReadTransport | None = None
         # Those of the output, once there is one.
@@ -235,6 +236,7 @@ class StubConnection:
     def _handle(self, message: Message) -> None:
         match message:
             case Log(level, text, file, line):
+                self._was_failure_logged = level >= logging.ERROR
                 self._log.write(level, text, file, line)
             case Hello() | Completed() | Ready() | LoadFailed():
                 self._replies.put_nowait(message)
@@ -275,7 +277,8 @@ class StubConnection:
         if isinstance(reply, LoadFailed):
             # The stub ends either way, so an unknown code is worth no other failure.
             code = Code(reply.code) if reply.code in _CODES else Code.INTERNAL
-            raise LoadError(reply.reason, code)
+            # A stub logs an exception with its traceback before it says that the load has failed.
+            raise LoadError(reply.reason, code, self._was_failure_logged)
         return reply
 
 

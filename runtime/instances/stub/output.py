@@ -46,5 +46,8 @@ class OutputReader(asyncio.Protocol):
 
     def _write(self, lines: list[str]) -> None:
         for line in lines[:LINES_AT_ONCE_MAX]:
-            self._log.write_line(logging.ERROR if self._crash.has(line) else logging.INFO, line)
+            if self._crash.has(line):
+                self._log.write_crash(line, self._crash.is_first, self._crash.is_detail)
+            else:
+                self._log.write_line(logging.INFO, line)
         self._log.drop(sum(map(len, lines[LINES_AT_ONCE_MAX:])))

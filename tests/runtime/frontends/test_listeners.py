@@ -64,7 +64,7 @@ def test_what_is_served_where(ports, settings, http, metrics, caplog):
     async def check():
         listeners = listeners_of(ports, **settings)
         await listeners.open()
-        listeners.log_started()
+        listeners.log_loaded()
         assert await ask(ports[0], b"/v2") == http
         assert await ask(ports[1], b"/metrics") == metrics
         if "metrics_address" in settings:

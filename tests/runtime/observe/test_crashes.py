@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from pyruntime.runtime.observe import crashes
 from pyruntime.runtime.observe.crashes import CrashReport
 
 REPORT = """\
@@ -41,6 +43,29 @@ def test_what_comes_first():
     """The native stack may precede the report."""
     lines = ["Current thread's C stack trace (most recent call first):", '  Binary file "a.so", at f+0x48 [0x7f]', ""]
     assert told_apart(["printed", *lines, *REPORT.splitlines(), "printed"]) == lines + REPORT.splitlines()
+
+
+def test_details():
+    """A person is shown the thread that crashed, without frames of pyruntime; each report has one first line."""
+    ours = Path(crashes.__file__).parents[2]
+    lines = [
+        "Fatal Python error: Aborted",
+        "",
+        "Thread 0x1 (most recent call first):",
+        '  File "/models/m/1/model.py", line 1 in wait',
+        "",
+        "Current thread 0x2 (most recent call first):",
+        '  File "/models/m/1/model.py", line 2 in execute',
+        f'  File "{ours}/stub/worker.py", line 3 in run',
+        '  File "<string>", line 1 in <module>',
+        "",
+        "Extension modules: numpy (total: 1)",
+    ]
+    report = CrashReport()
+    seen = [(report.has(line), report.is_first, report.is_detail) for line in lines * 2]
+    assert all(inside for inside, _, _ in seen)
+    assert [line for line, (_, first, _) in zip(lines, seen, strict=False) if first] == lines[:1]
+    assert [line for line, (_, _, detail) in zip(lines, seen, strict=False) if not detail] == [lines[0], *lines[5:7]]
 
 
 @pytest.mark.processes

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyruntime.runtime.observe.log_text import LINE_CHARS_MAX, quote
 from pyruntime.runtime.observe.logging import (
     ESCAPE_VARIABLE,
-    LINE_CHARS_MAX,
     LOGGER_NAMES,
     TritonFormatter,
-    quote,
     set_up_logging,
 )
 from pyruntime.runtime.settings import ServerSettings, SettingsError
@@ -46,6 +45,14 @@ def logger(monkeypatch):
             handler.close()
         one.setLevel(logging.NOTSET)
         one.propagate = True
+
+
+class Dated(logging.LogRecord):
+    """A record of MOMENT."""
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.created = MOMENT
 
 
 def settings(**fields):
@@ -88,14 +95,8 @@ def test_json_format():
     assert (found["level"], found["file"], found["line"], found["table"]) == ("error", "m\n.py", 7, "+\n+")
 
 
-@pytest.mark.parametrize(("level", "start"), [(logging.INFO, "I0819"), (logging.ERROR, "\x1b[31mE\x1b[0m0819")])
-def test_colors(level, start):
-    """At a terminal the letters of errors and warnings are coloured."""
-    assert TritonFormatter(colored=True).format(record(level=level)).startswith(start)
-
-
 @pytest.mark.parametrize(("variable", "expected"), [("", True), ("1", False)])
-def test_terminal(monkeypatch, variable, expected):
+def test_terminal(logger, monkeypatch, variable, expected):
     """Lines have colours at a terminal, unless the user wants none."""
     monkeypatch.setenv("NO_COLOR", variable)
     reader, writer = pty.openpty()
@@ -106,14 +107,42 @@ def test_terminal(monkeypatch, variable, expected):
         assert (b"\x1b[31m" in screen.read(1000)) is expected
 
 
-def test_message_at_a_terminal():
-    """People read messages as they are: lines below each other, quotes as quotes, and nothing drives the terminal."""
-    formatter = TritonFormatter(at_terminal=True)
-    line = formatter.format(record("failed: no such file: '/\"a\"'\n\nAt:\n  1/model.py(7): f\x1b[2J\n"))
-    assert line.endswith("] failed: no such file: '/\"a\"'\n  \n  At:\n    1/model.py(7): f\\u001b[2J")
-    forged = formatter.format(record("a\nI0819 12:34:56.123456 42 server.py:1] forged"))
-    assert [text.startswith("I0819") for text in forged.split("\n")] == [True, False]
-    assert formatter.format(record("", table="+\n+")).endswith("] \n+\n+")
+@pytest.mark.parametrize(
+    ("fields", "variable", "pattern"),
+    [
+        ({}, "1", rb"\d\d:34:56 I a\r\n$"),
+        ({"log_verbose": 1}, "1", rb"\d\d:34:56 I test_logging.py:\d+ a\r\n$"),
+        ({"log_format": "default"}, "1", rb'I0819 12:34:56.123456 \d+ test_logging.py:\d+\] "a"\r\n$'),
+        ({"log_format": "ISO8601"}, "1", rb'2026-08-19T12:34:56Z I \d+ test_logging.py:\d+\] "a"\r\n$'),
+        ({}, "0", rb"I0819 12:34:56.123456 \d+ test_logging.py:\d+\] a\r\n$"),
+    ],
+)
+def test_format_at_a_terminal(logger, monkeypatch, fields, variable, pattern):
+    """At a terminal lines are for people, unless somebody asks for a format of Triton's; nothing else has colours."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv(ESCAPE_VARIABLE, variable)
+    monkeypatch.setattr(logging, "_logRecordFactory", Dated)  # that of getLogRecordFactory, which is restored
+    reader, writer = pty.openpty()
+    with open(reader, "rb", 0) as screen, open(writer, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        set_up_logging(settings(**fields))
+        logger.info("a")
+        assert re.match(pattern, screen.read(1000))
+
+
+def test_what_is_hidden_at_a_terminal(logger, monkeypatch):
+    """What another line says, and frames of pyruntime, are shown at a terminal only by verbose lines."""
+    reader, writer = pty.openpty()
+    with open(reader, "rb", 0) as screen, open(writer, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        for log_verbose, shown in ((0, 1), (1, 2)):
+            set_up_logging(settings(log_verbose=log_verbose))
+            logger.error("a hidden line", extra={"only_verbose": True})
+            logger.error("the last line")
+            text = b""
+            while b"the last" not in text:
+                text += screen.read(1000)
+            assert text.count(b"line\r\n") == shown
 
 
 def test_line_of_a_model_has_the_models_file():

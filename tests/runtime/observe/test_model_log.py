@@ -54,6 +54,11 @@ def dropped(size):
     return f"m_0: {size} bytes of output were dropped: on average, {LOG_BYTES_PER_S} bytes a second are logged"
 
 
+BEGINS = (
+    f"m_0: output is dropped for a while: {LOG_BURST_BYTES} bytes may be logged at once, and {LOG_BYTES_PER_S} a second"
+)
+
+
 def test_record(log, written):
     """Each line of a record is a line, with the file and the line number of the model."""
     log.write(logging.ERROR, "one\ntwo", "model.py", 7)
@@ -78,6 +83,24 @@ def test_syntax_error(log, written):
     """So is a syntax error, which has no frames."""
     log.write(logging.ERROR, 'failed\n  File "a", line 1\n    1 +\nSyntaxError: no', "model.py", 1)
     assert [record.in_traceback for record in written.records] == [False, True, True, True]
+
+
+def test_lines_of_a_record_stand_below_each_other(log, written):
+    """For people, all lines but the first are without the name of the model."""
+    log.write(logging.ERROR, "failed\nTraceback (most recent call last):\n", "model.py", 7)
+    first, second = written.records
+    assert not hasattr(first, "continues")
+    assert (second.continues, second.people) == (True, "Traceback (most recent call last):")
+
+
+def test_crash_report(log, written):
+    """The first line of a crash report has the name of the model; what says nothing of the model is a detail."""
+    log.write_crash("Fatal Python error: Aborted", is_first=True, is_detail=False)
+    log.write_crash("  File ours", is_first=False, is_detail=True)
+    first, second = written.records
+    assert not hasattr(first, "continues")
+    assert (second.getMessage(), second.people, second.only_verbose) == ("m_0:   File ours", "  File ours", True)
+    assert {record.levelname for record in written.records} == {"ERROR"}
 
 
 def test_printed_line(log, written):
@@ -116,10 +139,10 @@ def test_flood(log, written, monkeypatch):
             log.write_line(logging.INFO, "lost")
         log.write(logging.ERROR, "lost\nlost", "model.py", 1)
         log.drop(1000)
-        assert len(written.lines) == lines
+        assert written.lines[lines:] == [BEGINS]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert written.lines[lines:] == [dropped(1000 + 5 * (4 + LINE_BYTES))]
+        assert written.lines[lines:] == [BEGINS, dropped(1000 + 5 * (4 + LINE_BYTES))]
         assert written.records[-1].levelname == "WARNING"
 
     asyncio.run(scenario())
@@ -133,7 +156,7 @@ def test_close(log, written):
         log.drop(5)
         log.close()
         log.close()
-        assert written.lines[lines:] == [dropped(5)]
+        assert written.lines[lines:] == [BEGINS, dropped(5)]
 
     asyncio.run(scenario())
 
@@ -153,4 +176,4 @@ def test_many_lines_at_once(log, written):
         log.close()
 
     asyncio.run(scenario())
-    assert written.lines == ["m_0: x"] * LINES_AT_ONCE_MAX + [dropped(7)]
+    assert written.lines == ["m_0: x"] * LINES_AT_ONCE_MAX + [BEGINS, dropped(7)]

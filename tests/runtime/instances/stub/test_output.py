@@ -26,6 +26,9 @@ class Log:
     def write_line(self, level, line):
         self.lines.append((logging.getLevelName(level), line))
 
+    def write_crash(self, line, is_first, is_detail):
+        self.lines.append(("CRASH", line))
+
     def drop(self, size):
         self.dropped += size
 
@@ -54,9 +57,9 @@ def test_lines(reader, log):
 
 
 def test_crash_report(reader, log):
-    """The lines of a crash report are errors."""
+    """The lines of a crash report are logged as such."""
     reader.data_received(b"begins\nFatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call\n")
-    assert [level for level, _ in log.lines] == ["INFO", "ERROR", "ERROR", "ERROR"]
+    assert [level for level, _ in log.lines] == ["INFO", "CRASH", "CRASH", "CRASH"]
 
 
 def test_many_lines_at_once(reader, log):

@@ -54,13 +54,16 @@ class InferenceError(PyruntimeError):
 class LoadError(PyruntimeError):
     """A model, or one version of it, cannot be served. The message is for the author of the model.
 
-    `was_logged`: the log has it already, with its traceback.
+    `was_logged`: the log has it already, with its traceback. `excerpt` shows people the place in a file, or is "".
     """
 
-    def __init__(self, message: str, code: Code = Code.INTERNAL, was_logged: bool = False) -> None:
+    def __init__(
+        self, message: str, code: Code = Code.INTERNAL, *, was_logged: bool = False, excerpt: str = ""
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.was_logged = was_logged
+        self.excerpt = excerpt
 
 
 class ConfigError(LoadError):

@@ -15,8 +15,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyruntime.runtime.cli.options import OPTIONS, OWN, Kind, Option
-from pyruntime.runtime.cli.parse import Values, did_you_mean, store, warnings_for
+from pyruntime.runtime.cli.parse import Values, store, warnings_for
 from pyruntime.runtime.settings import SettingsError
+from pyruntime.runtime.suggestions import did_you_mean
 
 # A file with every option has a few KiB; a larger one is some other file, given by mistake.
 CONFIG_BYTES_MAX = 1 << 20

@@ -85,7 +85,8 @@ def inspect(wanted: Wanted) -> Inspection:
                 return Inspection(path, options, None, problem)
             draft = read_draft(folder, ServerSettings(()), options)
         except (LoadError, OSError) as exc:
-            raise CommandError(str(exc)) from exc
+            excerpt = exc.excerpt if isinstance(exc, LoadError) else ""
+            raise CommandError(f"{exc}\n{excerpt}" if excerpt else str(exc)) from exc
         config = draft.config
         try:
             config = asyncio.run(_complete(draft, version))

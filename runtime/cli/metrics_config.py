@@ -7,8 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from pyruntime.runtime.cli.options import Kind
-from pyruntime.runtime.cli.parse import Value, convert, did_you_mean
+from pyruntime.runtime.cli.parse import Value, convert
 from pyruntime.runtime.settings import MetricsSettings, SettingsError
+from pyruntime.runtime.suggestions import did_you_mean
 
 _SWITCHES = ("counter_latencies", "histogram_latencies", "summary_latencies")
 _QUANTILES = "summary_quantiles"

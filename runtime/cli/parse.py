@@ -17,16 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pyruntime.runtime.cli.options import OPTIONS, Kind, Option, Status
 from pyruntime.runtime.settings import SettingsError
+from pyruntime.runtime.suggestions import did_you_mean
 
 Value = str | int | bool | float | list[str]
 Values = dict[str, Value]
 
 # The largest int64, because that is the type of integers in Triton.
 INT_MAX = (1 << 63) - 1
-# The most similar names that an error message suggests.
-SUGGESTIONS_MAX = 3
-# Between 0 and 1. Chosen so that typing errors are similar, and other options of the same family are not.
-LIKENESS_MIN = 0.8
 
 # The option that a word without a name stands for, and its short form.
 REPOSITORY = "model-repository"
@@ -87,14 +84,6 @@ def find_option(name: str) -> Option:
     if matches:
         raise SettingsError(f"--{name} is short for several: {', '.join(f'--{match.name}' for match in matches)}")
     raise SettingsError(f"unknown option {f'--{name}'!r}{did_you_mean(name, OPTIONS, prefix='--')}")
-
-
-def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """The end of a sentence, `; did you mean a or b?`, or "" if none of `known` is similar."""
-    from difflib import get_close_matches  # imported late: only errors need it, and the server must start fast
-
-    near = get_close_matches(name, list(known), n=SUGGESTIONS_MAX, cutoff=LIKENESS_MIN)
-    return f"; did you mean {' or '.join(prefix + match for match in near)}?" if near else ""
 
 
 def store(values: Values, option: Option, text: str, where: str) -> None:

@@ -14,11 +14,12 @@ from typing import Any
 from pyruntime.runtime.cli.gpu_limits import read_gpu_limits, read_pool_sizes
 from pyruntime.runtime.cli.metrics_config import read_metrics_config
 from pyruntime.runtime.cli.options import OPTIONS, Kind
-from pyruntime.runtime.cli.parse import Value, convert, did_you_mean
+from pyruntime.runtime.cli.parse import Value, convert
 from pyruntime.runtime.cli.rate_limit import read_rate_limit, read_rate_limit_resources
 from pyruntime.runtime.cli.restrictions import read_restrictions
 from pyruntime.runtime.cli.trace_config import read_trace_config
 from pyruntime.runtime.settings import PythonBackendSettings, ServerSettings, SettingsError, TlsSettings
+from pyruntime.runtime.suggestions import did_you_mean
 
 # The keys of `--backend-config=python,<key>=<value>`, in Triton's spelling, and the fields they set.
 PYTHON_KEYS = {

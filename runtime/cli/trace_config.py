@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyruntime.runtime.cli.parse import Value, did_you_mean
+from pyruntime.runtime.cli.parse import Value
 from pyruntime.runtime.settings import TRACE_MODES, TRACE_TRITON, SettingsError, TraceSettings
+from pyruntime.runtime.suggestions import did_you_mean
 from pyruntime.runtime.tracing.values import UINT32_MAX, read_count, read_levels, read_log_frequency, read_rate
 
 # The older options, and the settings that they are aliases of.

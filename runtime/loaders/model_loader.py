@@ -215,5 +215,5 @@ def _note_placement(draft: Draft, model: ModelVersion) -> None:
 def _load_error(exc: BaseException) -> LoadError:
     """Why something could not be loaded, without the traceback."""
     if isinstance(exc, LoadError):
-        return LoadError(str(exc), exc.code, exc.was_logged)
+        return LoadError(str(exc), exc.code, was_logged=exc.was_logged, excerpt=exc.excerpt)
     return LoadError(str(exc))

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from pyruntime.runtime.config.backends import FORMATS
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.repository.paths import path_below
+from pyruntime.runtime.suggestions import similar
 from pyruntime.utils.errors import ConfigError, LoadError
 
 # The Python-based backends that come with pyruntime.
@@ -108,6 +110,7 @@ def _search(spec: ModelSpec, own: list[str], shared: list[str]) -> Backend:
     raise ConfigError(
         f"unable to find backend library for backend '{spec.backend}',"
         f" try specifying runtime on the model configuration.{_advice(spec, own[0], library)}"
+        f"{_similar(spec.backend, shared)}"
     )
 
 
@@ -121,6 +124,16 @@ def _advice(spec: ModelSpec, version_dir: str, library: str) -> str:
         f" The model's file is '{os.path.basename(version_dir)}/{filename}', which the backend '{spec.backend}' serves:"
         f" put its library, {library}, into the folder '{spec.backend}' of a backend directory (--backend-directory)"
     )
+
+
+def _similar(backend: str, shared: list[str]) -> str:
+    """A question after backends with almost this name, or ""."""
+    known = {"python"}
+    for folder in map(os.path.dirname, shared):
+        with suppress(OSError):
+            known |= {name for name in os.listdir(folder) if os.path.isdir(os.path.join(folder, name))}
+    near = similar(backend, sorted(known))
+    return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
 
 
 def _inside(folder: str, name: str, what: str) -> str:

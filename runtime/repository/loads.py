@@ -178,7 +178,8 @@ class ModelLoads:
                     self._table.fail_model(name, str(exc))
                     return InferenceError(f"load failed for model '{name}': {exc}\n", exc.code)
                 except LoadError as exc:
-                    _LOG.error("failed to load '%s': %s", name, exc)
+                    shown = {"people": f"failed to load '{name}': {exc}\n{exc.excerpt}"} if exc.excerpt else None
+                    _LOG.error("failed to load '%s': %s", name, exc, extra=shown)
                     self._table.fail_model(name, str(exc))
                     return InferenceError(f"{unknown(name)}: {exc}")
                 except Exception:

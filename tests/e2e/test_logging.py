@@ -222,6 +222,12 @@ class TestAtTerminal:
         assert re.search(f"^{expected}", seen, re.M)
         assert re.search(r"^\| broken +\| 1 +\| UNAVAILABLE +\|$", seen, re.M)
 
+    def test_place_in_a_configuration(self, model, by_hand, terminal):
+        """A mistake in config.pbtxt is shown in its line."""
+        model("m", "", config='name: "m"\nbakend: "python"\n')
+        by_hand("--exit-on-error=false", "--strict-readiness=false")
+        assert 'has no field named "bakend". Did you mean backend?\n    bakend: "python"\n    ^\n' in terminal.seen()
+
     def test_crash(self, model, by_hand, terminal, wait_until):
         """A crash report has the frames of the model, and none of pyruntime."""
         dies = "class TritonPythonModel:\n    def execute(self, requests):\n        os.abort()\n"

@@ -370,7 +370,7 @@ def test_body_above_the_limit(tmp_path, write_model, serving):
 @pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
-        ("GET", "/v2/", 404, "Not Found"),
+        ("GET", "/v2/", 404, "Not Found; did you mean /v2?"),
         ("GET", "/v2/models", 404, "Not Found"),
         ("GET", "/v2/models/add_sub/nothing", 404, "Not Found"),
         ("GET", "/v2/models//infer", 404, "Not Found"),

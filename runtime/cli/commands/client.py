@@ -13,8 +13,8 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import TypedDict, cast
 from urllib.parse import quote, urlsplit
 
-from pyruntime.runtime.cli.parse import did_you_mean
 from pyruntime.runtime.json_types import JsonObject, JsonValue
+from pyruntime.runtime.suggestions import did_you_mean
 from pyruntime.utils.errors import PyruntimeError
 
 # The time limit for a connection, in seconds. Most responses have none: a model may take any time.

@@ -14,10 +14,10 @@ from pyruntime.runtime.cli.commands.inference import Response, decode_response, 
 from pyruntime.runtime.cli.commands.inputs import read_inputs
 from pyruntime.runtime.cli.commands.show import print_json, show_table
 from pyruntime.runtime.cli.commands.tensors import Array, TensorError, TensorSpec, texts
-from pyruntime.runtime.cli.parse import did_you_mean
 from pyruntime.runtime.cli.text import printable, printable_lines
 from pyruntime.runtime.ensembles.step_times import STEP_TIMES, decode_step_times
 from pyruntime.runtime.json_types import JsonObject, JsonValue
+from pyruntime.runtime.suggestions import did_you_mean
 
 # Of a tensor with more elements only the corners are shown; --json shows all.
 ELEMENTS_SHOWN_MAX = 100

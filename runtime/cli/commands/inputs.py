@@ -16,7 +16,7 @@ import numpy as np
 
 from pyruntime.runtime.cli.commands.client import WrongUsage
 from pyruntime.runtime.cli.commands.tensors import Array, TensorError, TensorSpec, decode_file, fit_array, to_array
-from pyruntime.runtime.cli.parse import did_you_mean
+from pyruntime.runtime.suggestions import did_you_mean
 
 
 def read_inputs(texts: Sequence[str], specs: Mapping[str, TensorSpec]) -> dict[str, Array]:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from pyruntime.runtime.repository.versions import parse_version
+from pyruntime.runtime.suggestions import similar
 from pyruntime.utils.errors import InferenceError
 
 # Far more than any model's name needs.
@@ -175,6 +176,21 @@ _MEMORY: dict[tuple[bytes, bytes], tuple[str, Endpoint]] = {
     (b"cudasharedmemory", b"unregister"): ("POST", Endpoint.CUDA_MEMORY_UNREGISTER),
 }
 
+# What is suggested to clients that ask for something similar; * is a name.
+_SHOWN: list[tuple[str, ...]] = [
+    *(tuple(path.decode().split("/")[1:]) for path in _SERVER if path.startswith(b"/v2")),
+    *(
+        ("v2", "models", "*", *version, *map(bytes.decode, rest))
+        for version in ((), ("versions", "*"))
+        for rest in _MODEL
+        if not version or rest[:1] != (b"trace",)
+    ),
+    *(("v2", "repository", "models", "*", verb.decode()) for verb in _CONTROL),
+    *(("v2", memory.decode(), verb.decode()) for memory, verb in _MEMORY),
+]
+_SEGMENTS_MAX = max(map(len, _SHOWN)) + 1
+_WORDS = sorted({word for shown in _SHOWN for word in shown} - {"*"})
+
 _routes: dict[tuple[str, bytes], Route] = {}
 
 
@@ -216,6 +232,11 @@ def _match(method: str, target: bytes) -> Route:
         path = b"/" + path.split(b"/", 3)[3] if path.count(b"/") > 2 else b"/"
     if path in _SERVER:
         return _SERVER[path].get(method) or not_allowed(*_SERVER[path])
+    route = _match_names(method, path)
+    return _not_found(path) if route is NOT_FOUND else route
+
+
+def _match_names(method: str, path: bytes) -> Route:
     match path.split(b"/"):
         case [b"", b"v2", b"models", name, *rest] if name:
             return _match_model(method, name, rest)
@@ -224,6 +245,28 @@ def _match(method: str, target: bytes) -> Route:
         case [b"", b"v2", memory, *rest, verb] if (memory, verb) in _MEMORY:
             return _match_memory(method, *_MEMORY[memory, verb], rest, verb)
     return NOT_FOUND
+
+
+def _not_found(path: bytes) -> Route:
+    """The route of an unknown path, with the one that was probably meant, if there is any."""
+    is_plain = path.startswith(b"/") and path.isascii() and path.decode().isprintable()
+    if not is_plain or path.count(b"/") > _SEGMENTS_MAX:
+        return NOT_FOUND
+    segments = path.decode().removesuffix("/").split("/")[1:]
+    # A segment with what it may stand for. Paths without the protocol's version are usual elsewhere.
+    asked = [(segment, *similar(segment, _WORDS, count_max=1)) for segment in segments]
+    for given in (asked, [("v2",), *asked]):
+        for shown in _SHOWN:
+            if len(given) == len(shown) and all(map(_may_mean, given, shown)):
+                names = [said[0] if word == "*" else word for said, word in zip(given, shown, strict=True)]
+                meant = "/".join(("", *names))
+                if meant != path.decode():
+                    return NOT_FOUND._replace(error=f"{NOT_FOUND.error}; did you mean {meant}?")
+    return NOT_FOUND
+
+
+def _may_mean(said: tuple[str, ...], word: str) -> bool:
+    return word in said or (word == "*" and said[0] not in ("", ".."))
 
 
 def _match_repository(method: str, rest: list[bytes]) -> Route:

@@ -278,7 +278,7 @@ class StubConnection:
             # The stub ends either way, so an unknown code is worth no other failure.
             code = Code(reply.code) if reply.code in _CODES else Code.INTERNAL
             # A stub logs an exception with its traceback before it says that the load has failed.
-            raise LoadError(reply.reason, code, self._was_failure_logged)
+            raise LoadError(reply.reason, code, was_logged=self._was_failure_logged)
         return reply
 
 

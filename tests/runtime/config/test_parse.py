@@ -184,3 +184,42 @@ def test_anything_is_a_message_or_a_load_error(text):
     """No text makes the parser raise anything else."""
     with contextlib.suppress(LoadError):
         parse_model_config(text, "c.pbtxt")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('name: "m"\nbakend: "python"', ':2:1: Message type "inference.ModelConfig" has no field named "bakend". '
+         "Did you mean backend?"),
+        ("input { data_type: TYPE_FP33 }", ':1:20: Enum type "inference.DataType" has no value named TYPE_FP33. '
+         "Did you mean TYPE_FP32?"),
+        ("xyzzy: 1", ':1:1: Message type "inference.ModelConfig" has no field named "xyzzy".'),
+    ],
+)  # fmt: skip
+def test_suggestions(text, complaint):
+    """The complaint about an unknown name asks after the one that is almost the same."""
+    with pytest.raises(LoadError) as caught:
+        parse_model_config(text, "config.pbtxt")
+    assert str(caught.value).startswith(f"config.pbtxt{complaint.removesuffix('?')}")
+
+
+@pytest.mark.parametrize(
+    ("text", "excerpt"),
+    [
+        ('name: "m"\n\tbakend: "python"\n', '   bakend: "python"\n   ^'),
+        ('input [ { name: "a" ', '  input [ { name: "a"\n                  ^'),
+        (f"# {'x' * 200}\n{' ' * 200}bakend: 1", f"  {' ' * 49}bakend: 1\n  {' ' * 49}^"),
+    ],
+)
+def test_excerpt(text, excerpt):
+    """People are shown the line, or what is around the place in a long one, with a caret below the place."""
+    with pytest.raises(LoadError) as caught:
+        parse_model_config(text, "config.pbtxt")
+    assert caught.value.excerpt == excerpt
+
+
+def test_no_excerpt():
+    """What has no place in a line has none."""
+    with pytest.raises(LoadError) as caught:
+        parse_model_config(b"\xff", "config.pbtxt")
+    assert caught.value.excerpt == ""

@@ -132,6 +132,14 @@ class TestNotFound:
             "unable to find backend library for backend 'b', try specifying runtime on the model configuration."
         )
 
+    @pytest.mark.parametrize(("name", "meant"), [("pyton", "'python'"), ("scal", "'scale'"), ("xyz", "")])
+    def test_of_a_similar_name(self, find, name, meant):
+        """The message asks after a backend with almost the same name."""
+        question = f" Did you mean {meant}?" if meant else ""
+        with pytest.raises(LoadError) as caught:
+            find(model(name), "m/3/model.py", "ours/scale/model.py")
+        assert str(caught.value).endswith(f"specifying runtime on the model configuration.{question}")
+
     def test_of_a_format(self, find):
         """A model whose file says which backend it takes: the message says what was found, and what to do."""
         spec = model("onnxruntime", filename="model.onnx")

@@ -167,8 +167,8 @@ def test_head(target):
 def test_anything_else_is_not_found(target):
     """Any other path is not found, for every method."""
     assert Route(Endpoint.REFUSED, status=404, error="Not Found") == NOT_FOUND
-    assert match("GET", target) is NOT_FOUND
-    assert match("POST", target) is NOT_FOUND
+    assert match("GET", target)._replace(error=NOT_FOUND.error) == NOT_FOUND
+    assert match("POST", target)._replace(error=NOT_FOUND.error) == NOT_FOUND
 
 
 def test_a_repository_cannot_be_named():
@@ -288,3 +288,35 @@ def test_any_request_line(method, target):
     route = match(method, target)
     assert (route.endpoint is Endpoint.REFUSED) == (route.status != 200)
     assert bool(route.error) == (route.status != 200 and method != "HEAD")
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        (b"/v2/model/m/infer", "/v2/models/m/infer"),
+        (b"/models/m/infer", "/v2/models/m/infer"),
+        (b"/v2/models/m/infer/", "/v2/models/m/infer"),
+        (b"/v2/models/m/versions/1/generate_strem", "/v2/models/m/versions/1/generate_stream"),
+        (b"/v2/repository/models/m/lod", "/v2/repository/models/m/load"),
+        (b"/health/ready", "/v2/health/ready"),
+    ],
+)
+def test_suggestions(path, meant):
+    """A path that is almost another one is refused with a question after that one, in which names stay as they are."""
+    assert match("GET", path) == NOT_FOUND._replace(error=f"Not Found; did you mean {meant}?")
+    assert match("HEAD", path) == NOT_FOUND._replace(error="")
+
+
+@pytest.mark.parametrize(
+    "path", [b"/favicon.ico", b"/" * 9, b"v2", b"/v2/mdels/\xc3\xa4", b"/v2/mdels/\x1b", b"/v2/models//infr"]
+)
+def test_no_suggestions(path):
+    """Nothing is like other paths, or has what a model's name cannot have."""
+    assert match("GET", path) == NOT_FOUND
+
+
+def test_suggested_paths_exist():
+    """Each path that may be suggested is one that some method has."""
+    for shown in routes._SHOWN:
+        path = "/" + "/".join("1" if word == "*" else word for word in shown)
+        assert {"GET", "POST"} & {method for method in ("GET", "POST") if match(method, path.encode()).status != 404}

@@ -8,18 +8,41 @@ import os
 from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import pyruntime
 from pyruntime.runtime.cli.commands.samples import Sort
 from pyruntime.runtime.cli.options import GROUPS, Kind, Option
 
+
+class _Flags:
+    """Shows flags without the type of a value, which they do not take."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """See click.Command."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class _Command(_Flags, TyperCommand):
+    pass
+
+
+class _Group(_Flags, TyperGroup):
+    pass
+
+
 app = typer.Typer(
     name="pyruntime",
     help="Runs models written for NVIDIA Triton, without Triton.",
     no_args_is_help=True,
+    cls=_Group,
 )
 
 _Url = Annotated[
@@ -29,8 +52,11 @@ _Headers = Annotated[
     list[str] | None,
     typer.Option("--header", metavar="NAME: VALUE", help="A header of every request, repeatable; for restricted APIs."),
 ]
+_Port = Annotated[int, typer.Option(min=1, max=65535, help="A port that a server shall have.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 _URL = "http://localhost:8000"
+# A million requests take minutes.
+REPEAT_MAX = 1_000_000
 
 
 def _model_names(context: typer.Context, incomplete: str) -> list[str]:
@@ -103,15 +129,17 @@ def _option(option: Option) -> Parameter:
 _serve.__signature__ = Signature(  # type: ignore[attr-defined]
     [_option(option) for group in GROUPS for option in group.options if option.name != "help"]
 )
-app.command("serve", help="Serve the models of a model repository; tritonserver is another name for it.")(_serve)
+app.command("serve", cls=_Command, help="Serve the models of a model repository; tritonserver is another name for it.")(
+    _serve
+)
 
 
-@app.command(help="Show the version of pyruntime.")
+@app.command(cls=_Command, help="Show the version of pyruntime.")
 def version() -> None:
     print(pyruntime.__version__)
 
 
-@app.command(help="Show what all threads of a model's processes are doing, stuck ones too.")
+@app.command(cls=_Command, help="Show what all threads of a model's processes are doing, stuck ones too.")
 def stack(
     model: Annotated[
         str, typer.Argument(help="Name of a model that a server of yours serves on this machine; all without it.")
@@ -123,14 +151,16 @@ def stack(
     raise typer.Exit(run_stack(model, instance))
 
 
-@app.command(help="Check this installation and its machine, and say what to do about each problem.")
-def doctor(as_json: _Json = False) -> None:
+@app.command(cls=_Command, help="Check this installation and its machine, and say what to do about each problem.")
+def doctor(
+    http_port: _Port = 8000, grpc_port: _Port = 8001, metrics_port: _Port = 8002, as_json: _Json = False
+) -> None:
     from pyruntime.runtime.cli.doctor import run_doctor
 
-    _leave(lambda: run_doctor(as_json))
+    _leave(lambda: run_doctor({"HTTP": http_port, "gRPC": grpc_port, "metrics": metrics_port}, as_json))
 
 
-@app.command(help="Send one request to a model, and show what it answers.")
+@app.command(cls=_Command, help="Send one request to a model, and show what it answers.")
 def infer(
     model: _Model,
     inputs: Annotated[
@@ -149,18 +179,37 @@ def infer(
         bool, typer.Option("--stream", help="Show each response of a decoupled model as it comes.")
     ] = False,
     timing: Annotated[bool, typer.Option("--timing", help="Show the time of each step of an ensemble.")] = False,
+    version: Annotated[str, typer.Option("--model-version", metavar="NUMBER", help="A version; else the newest.")] = "",
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option("--parameter", "-p", metavar="NAME=VALUE", help="A parameter of the request, repeatable."),
+    ] = None,
+    sequence: Annotated[str, typer.Option("--sequence", metavar="ID", help="The sequence that it belongs to.")] = "",
+    starts: Annotated[bool, typer.Option("--start", help="It is the first of its sequence.")] = False,
+    ends: Annotated[bool, typer.Option("--end", help="It is the last of its sequence.")] = False,
+    repeat: Annotated[
+        int, typer.Option("--repeat", min=1, max=REPEAT_MAX, help="Send it so often, and show how long that took.")
+    ] = 1,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="How long a response may take.")
+    ] = None,
     as_json: _Json = False,
     url: _Url = _URL,
     headers: _Headers = None,
 ) -> None:
+    from pyruntime.runtime.cli.commands.asked import Asked, read_parameters
     from pyruntime.runtime.cli.commands.client import ServerClient
     from pyruntime.runtime.cli.commands.infer import run_infer
 
-    client = ServerClient(url, headers or ())
-    _leave(lambda: run_infer(client, model, inputs or [], outputs or [], stream, timing, as_json))
+    def send() -> int:
+        given = read_parameters(parameters or ())
+        asked = Asked(model, inputs or (), outputs or (), version, given, sequence, starts, ends, repeat)
+        return run_infer(ServerClient(url, headers or (), timeout), asked, stream, timing, as_json)
+
+    _leave(send)
 
 
-@app.command(help="Show the models of a server.")
+@app.command(cls=_Command, help="Show the models of a server.")
 def models(as_json: _Json = False, url: _Url = _URL, headers: _Headers = None) -> None:
     from pyruntime.runtime.cli.commands.client import ServerClient
     from pyruntime.runtime.cli.commands.models import run_models
@@ -168,7 +217,7 @@ def models(as_json: _Json = False, url: _Url = _URL, headers: _Headers = None) -
     _leave(lambda: run_models(ServerClient(url, headers or ()), as_json))
 
 
-@app.command(help="Load a model, or bring it up to date, on a server in explicit mode.")
+@app.command(cls=_Command, help="Load a model, or bring it up to date, on a server in explicit mode.")
 def load(model: _Model, as_json: _Json = False, url: _Url = _URL, headers: _Headers = None) -> None:
     from pyruntime.runtime.cli.commands.client import ServerClient
     from pyruntime.runtime.cli.commands.models import run_load
@@ -176,7 +225,7 @@ def load(model: _Model, as_json: _Json = False, url: _Url = _URL, headers: _Head
     _leave(lambda: run_load(ServerClient(url, headers or ()), model, as_json))
 
 
-@app.command(help="Unload a model, on a server in explicit mode.")
+@app.command(cls=_Command, help="Unload a model, on a server in explicit mode.")
 def unload(model: _Model, as_json: _Json = False, url: _Url = _URL, headers: _Headers = None) -> None:
     from pyruntime.runtime.cli.commands.client import ServerClient
     from pyruntime.runtime.cli.commands.models import run_unload
@@ -184,7 +233,7 @@ def unload(model: _Model, as_json: _Json = False, url: _Url = _URL, headers: _He
     _leave(lambda: run_unload(ServerClient(url, headers or ()), model, as_json))
 
 
-@app.command(help="Show what models have done, and how long that took.")
+@app.command(cls=_Command, help="Show what models have done, and how long that took.")
 def stats(
     model: Annotated[str, typer.Argument(help="Name of a model; all without it.", autocompletion=_model_names)] = "",
     watch: Annotated[bool, typer.Option("--watch", help="Show it anew every second, until Ctrl-C.")] = False,
@@ -198,7 +247,7 @@ def stats(
     _leave(lambda: run_stats(ServerClient(url, headers or ()), model, watch, as_json))
 
 
-@app.command(help="Show the models of a server live: queues, rates, latencies, memory. Ctrl-C ends it.")
+@app.command(cls=_Command, help="Show the models of a server live: queues, rates, latencies, memory. Ctrl-C ends it.")
 def top(
     sort: Annotated[
         Sort, typer.Option("--sort", help="What comes first: the largest of these, or by name.")
@@ -229,7 +278,7 @@ _Environment = Annotated[
 ]
 
 
-@app.command(help="Show what a server would know of a file of a framework: tensors, batches, operations.")
+@app.command(cls=_Command, help="Show what a server would know of a file of a framework: tensors, batches, operations.")
 def inspect(
     file: Annotated[str, typer.Argument(help="The file or folder: model.onnx, model.pt2, model.skops...")],
     backend: _Backend = "",
@@ -244,13 +293,15 @@ def inspect(
     _leave(lambda: run_inspect(wanted, as_json))
 
 
-new = typer.Typer(help="Write a model or a backend that works, to go on from.", no_args_is_help=True)
+new = typer.Typer(help="Write a model or a backend that works, to go on from.", no_args_is_help=True, cls=_Group)
 app.add_typer(new, name="new")
 
 _Directory = Annotated[str, typer.Argument(help="Where its folder is made.")]
 
 
-@new.command("model", help="Write a model in Python, or of a file of a framework: configuration, code and a test.")
+@new.command(
+    "model", cls=_Command, help="Write a model in Python, or of a file of a framework: configuration, code and a test."
+)
 def new_model(
     name: Annotated[str, typer.Argument(help="Its name, which is its folder's too.")],
     directory: _Directory = ".",
@@ -270,7 +321,7 @@ def new_model(
     _leave(lambda: run_new_model(name, directory))
 
 
-@new.command("backend", help="Write a backend, for models to share, with a model that uses it and tests.")
+@new.command("backend", cls=_Command, help="Write a backend, for models to share, with a model that uses it and tests.")
 def new_backend(
     name: Annotated[str, typer.Argument(help="What models say in `backend`.")],
     in_cpp: Annotated[bool, typer.Option("--cpp/--python", help="The language it is written in.")],

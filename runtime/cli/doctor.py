@@ -9,7 +9,7 @@ import os
 import platform
 import resource
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +26,6 @@ from pyruntime.utils.memory_left import KEPT_BYTES_MAX, find_limits
 
 # A server with fewer descriptors can have few models and few clients.
 DESCRIPTORS_MIN = 4096
-# The ports of a server without options, by service.
-PORTS = {"HTTP": 8000, "gRPC": 8001, "metrics": 8002}
 # The parts in C and C++, and what is missing without each.
 EXTENSIONS = {"_http2": "gRPC", "_triton": "C++ backends"}
 
@@ -49,9 +47,9 @@ class Finding(NamedTuple):
 Check = Callable[[], Iterable[Finding]]
 
 
-def run_doctor(as_json: bool = False) -> int:
-    """Print the findings of all checks. Returns the exit status: 1 if one is a problem."""
-    found = [finding for check in CHECKS for finding in check()]
+def run_doctor(ports: Mapping[str, int], as_json: bool = False) -> int:
+    """Print the findings of all checks, for a server with these `ports`. Returns 1 if one is a problem, else 0."""
+    found = [finding for check in CHECKS for finding in check()] + list(check_ports(ports))
     if as_json:
         print_json([finding._asdict() for finding in found])
     else:
@@ -77,9 +75,9 @@ def check_extensions() -> Iterator[Finding]:
             yield Finding(purpose, OK, "built in")
 
 
-def check_ports() -> Iterator[Finding]:
-    """The ports of a server without options are free."""
-    for service, port in PORTS.items():
+def check_ports(ports: Mapping[str, int]) -> Iterator[Finding]:
+    """The ports, by service, are free."""
+    for service, port in ports.items():
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -170,7 +168,6 @@ def check_gpus() -> Iterator[Finding]:
 CHECKS: tuple[Check, ...] = (
     check_versions,
     check_extensions,
-    check_ports,
     check_memory,
     check_descriptors,
     check_environments,

@@ -10,14 +10,26 @@ from rich.text import Text
 
 from pyruntime.runtime.cli.options import GROUPS, Kind, Option, Status
 
+# What follows the name of an option; nothing, for a flag.
+_ARGUMENTS = {
+    **{kind: f"=<{kind.value}>" for kind in Kind},
+    Kind.FLAG: "",
+    Kind.REPEATABLE: "=<text>, repeatable",
+    Kind.STR: "=<text>",
+    Kind.SETTING: "=<name>,<key>=<value>, repeatable",
+}
+
 
 def show_serve_help(program: str) -> None:
     """Print all options by group, each with its status; `program` is the name of the command."""
     console = Console(highlight=False)
     console.print(f"Usage: {program} --model-repository <folder> [--<option>=<value> ...]\n", markup=False)
     console.print(f"A folder alone is a model repository, too: {program} <folder>, or -m <folder>.", markup=False)
-    console.print("Options are those of tritonserver, with their defaults; a prefix of just one will do.", markup=False)
-    console.print("Those marked 'later' and 'no-op' are accepted with a warning, and have no effect.", markup=False)
+    console.print(
+        "Options are those of tritonserver, with their [defaults]; a prefix of just one will do. Those marked 'later' "
+        "and 'no-op' are accepted with a warning, and have no effect.",
+        markup=False,
+    )
     for group in GROUPS:
         console.print(Text(f"\n{group.title}", style="bold"))
         for option in group.options:
@@ -26,12 +38,11 @@ def show_serve_help(program: str) -> None:
 
 
 def _heading(option: Option) -> Text:
-    """`--http-port <int>  8000  works`, without the parts that an option lacks."""
-    argument = "" if option.kind is Kind.FLAG else f" <{option.kind.value}>"
-    heading = Text.assemble((f"--{option.name}", "cyan"), argument)
+    """`--http-port=<int>  [8000]`, without the parts that an option lacks, and its status if it has no effect."""
+    heading = Text.assemble((f"--{option.name}", "cyan"), _ARGUMENTS[option.kind])
     if option.default:
-        heading.append(f"  {option.default}", style="green")
-    return heading.append(f"  {option.status.value}", style="" if option.status is Status.WORKS else "yellow")
+        heading.append(f"  [{option.default}]", style="green")
+    return heading if option.status is Status.WORKS else heading.append(f"  {option.status.value}", style="yellow")
 
 
 def _description(option: Option) -> str:

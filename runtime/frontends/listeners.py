@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -154,7 +155,9 @@ class Listeners:
             except (OSError, SettingsError) as exc:
                 self.close()
                 reason = (exc.strerror if isinstance(exc, OSError) else None) or exc
-                raise SettingsError(f"{service.name} cannot be served at {service}: {reason}") from exc
+                is_taken = isinstance(exc, OSError) and exc.errno == errno.EADDRINUSE and not service.is_unix
+                hint = f"; choose another port with --{service.name.lower()}-port" if is_taken else ""
+                raise SettingsError(f"{service.name} cannot be served at {service}: {reason}{hint}") from exc
             self._listeners.append(listener)
             create = loop.create_unix_server if service.is_unix else loop.create_server
             for sock in listener.sockets:

@@ -112,6 +112,34 @@ class TestInfer:
         assert status == 0
         assert "HELLO THERE" in out
 
+    def test_a_sequence(self, samples, run):
+        """Repetitions are the requests of one sequence, which has its own state."""
+        words = ["infer", "running_mean", "-i", "VALUE=3", "--sequence", "4711", "--start", "--end", "--repeat", "3"]
+        status, out, err = run(samples, *words, "--json")
+        assert (status, err) == (0, "")
+        answer = json.loads(out)
+        assert answer["outputs"][0]["data"] == [[3.0]]
+        assert answer["repeated"]["Requests"] == 3
+        status, out, err = run(samples, "infer", "running_mean", "-i", "VALUE=3")
+        assert status == 1
+        assert "must specify a non-zero or non-empty correlation" in err
+
+    def test_a_version(self, samples, run):
+        """It is the one that answers."""
+        words = ["infer", "versions", "-i", "INPUT=1", "-p", "priority=0"]
+        for number in ("1", "3"):
+            status, out, _ = run(samples, *words, "--model-version", number, "--json")
+            assert (status, json.loads(out)["model_version"]) == (0, number)
+        assert run(samples, *words, "--model-version", "new")[0] == 2
+
+    def test_a_timeout(self, serve, model, run):
+        """A response that takes longer is no longer waited for, and the sentence says how long that was."""
+        waits = "class TritonPythonModel:\n    def execute(self, requests):\n        time.sleep(10)\n"
+        model("waits", waits)
+        status, out, err = run(serve("--exit-timeout-secs=0"), "infer", "waits", "-i", "IN=[1]", "--timeout", "0.5")
+        assert (status, out) == (3, "")
+        assert err.endswith(" has not answered for 0.5 s\n")
+
     def test_a_stream(self, samples, run):
         """One line for each response."""
         words = ["infer", "decoupled", "-i", "TEXT=ab", "-i", "REPEAT=2", "--stream"]

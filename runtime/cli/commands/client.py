@@ -163,6 +163,8 @@ class ServerClient:
             try:
                 connection.request(method, self._path + path, body, {**self._headers, **(headers or {})})
                 yield connection.getresponse()
+            except TimeoutError as exc:
+                raise Unreachable(f"{self.url} has not answered for {self._response_s_max:g} s") from exc
             except (OSError, HTTPException) as exc:
                 raise Unreachable(f"{self.url} does not answer as a server does, or hung up") from exc
         finally:

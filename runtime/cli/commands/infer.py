@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pyruntime.runtime.cli.commands.client import Refused, ServerClient, WrongUsage, model_path
+from pyruntime.runtime.cli.commands.asked import Asked, latency_rows
+from pyruntime.runtime.cli.commands.client import Refused, ServerClient, WrongUsage
 from pyruntime.runtime.cli.commands.inference import Response, decode_response, encode_generate, encode_request
 from pyruntime.runtime.cli.commands.inputs import read_inputs
 from pyruntime.runtime.cli.commands.show import print_json, show_table
@@ -32,38 +34,47 @@ _ABOUT = ("model_name", "model_version", "id")
 _ONLY_STREAMS = "decoupled transaction policy"
 
 
-def run_infer(
-    client: ServerClient,
-    model: str,
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    stream: bool,
-    timing: bool,
-    as_json: bool,
-) -> int:
-    """Send the request and print its responses. Raises CommandError."""
-    with client.about(model):
-        metadata = client.metadata(model_path(model))
+def run_infer(client: ServerClient, asked: Asked, stream: bool, timing: bool, as_json: bool) -> int:
+    """Send the requests and print the responses to the last one. Raises CommandError."""
+    with client.about(asked.model):
+        metadata = client.metadata(asked.path)
     specs = {spec.name: spec for spec in map(TensorSpec.parse, metadata["inputs"])}
-    _check_outputs(outputs, [spec["name"] for spec in metadata["outputs"]])
-    arrays = read_inputs(inputs, specs)
+    _check_outputs(asked.outputs, [spec["name"] for spec in metadata["outputs"]])
+    arrays = read_inputs(asked.inputs, specs)
     if timing and (stream or metadata["platform"] != "ensemble"):
         raise WrongUsage("--timing is for ensembles, without --stream: it shows the time of each step")
     if stream:
-        return _stream(client, model, arrays, outputs, as_json)
-    response = _infer(client, model, arrays, specs, outputs, {STEP_TIMES: True} if timing else {})
+        if asked.repeat > 1:
+            raise WrongUsage("--repeat is for requests with one response, without --stream")
+        return _stream(client, asked, arrays, as_json)
+    latencies_s: list[float] = []
+    begun = time.monotonic()
+    for parameters in asked.each():
+        sent = time.monotonic()
+        response = _infer(client, asked, arrays, specs, {**parameters, STEP_TIMES: True} if timing else parameters)
+        latencies_s.append(time.monotonic() - sent)
+    headings, rows = latency_rows(latencies_s, time.monotonic() - begun)
+    repeated = asked.repeat > 1
     if as_json:
-        times: JsonObject = {"step_times": json.loads(_step_times_of(response))} if timing else {}
-        print_json(response.to_json() | times)
-    else:
-        rows = [
-            (spec.name, spec.datatype, str(list(spec.shape)), shown(array, spec.datatype))
-            for spec, array in response.outputs
-        ]
-        show_table(("Output", "Datatype", "Shape", "Value"), rows)
-        if timing:
-            show_table(("Step", "Model", "Start (ms)", "Waited (ms)", "Ran (ms)", "Time"), timing_rows(response))
+        more: JsonObject = {"step_times": json.loads(_step_times_of(response))} if timing else {}
+        if repeated:
+            more["repeated"] = dict(zip(headings, map(float, rows[0]), strict=True))
+        print_json(response.to_json() | more)
+        return 0
+    _show_response(response)
+    if timing:
+        show_table(("Step", "Model", "Start (ms)", "Waited (ms)", "Ran (ms)", "Time"), timing_rows(response))
+    if repeated:
+        show_table(headings, rows, headings)
     return 0
+
+
+def _show_response(response: Response) -> None:
+    rows = [
+        (spec.name, spec.datatype, str(list(spec.shape)), shown(array, spec.datatype))
+        for spec, array in response.outputs
+    ]
+    show_table(("Output", "Datatype", "Shape", "Value"), rows)
 
 
 def _step_times_of(response: Response) -> str:
@@ -99,15 +110,14 @@ def _check_outputs(wanted: Sequence[str], known: Sequence[str]) -> None:
 
 def _infer(
     client: ServerClient,
-    model: str,
+    asked: Asked,
     arrays: Mapping[str, Array],
     specs: Mapping[str, TensorSpec],
-    outputs: Sequence[str],
     parameters: Mapping[str, JsonValue],
 ) -> Response:
-    body, headers = encode_request(arrays, specs, outputs, parameters)
+    body, headers = encode_request(arrays, specs, asked.outputs, parameters)
     try:
-        answer = client.request("POST", f"{model_path(model)}/infer", body, headers)
+        answer = client.request("POST", f"{asked.path}/infer", body, headers)
     except Refused as exc:
         hint = "; --stream is for such models" if _ONLY_STREAMS in str(exc) else ""
         raise Refused(f"{exc}{hint}") from exc
@@ -117,21 +127,22 @@ def _infer(
         raise Refused(f"{client.url} answers with what is no response to an inference: {exc}") from exc
 
 
-def _stream(
-    client: ServerClient, model: str, arrays: Mapping[str, Array], outputs: Sequence[str], as_json: bool
-) -> int:
+def _stream(client: ServerClient, asked: Asked, arrays: Mapping[str, Array], as_json: bool) -> int:
     """Print each event as it arrives. Raises CommandError for an event that is an error."""
     try:
         document = encode_generate(arrays)
     except TensorError as exc:
         raise WrongUsage(str(exc)) from exc
-    for event in client.stream(f"{model_path(model)}/generate_stream", document):
+    (parameters,) = asked.each()
+    if parameters:
+        document["parameters"] = parameters
+    for event in client.stream(f"{asked.path}/generate_stream", document):
         if not isinstance(event, dict):
             raise Refused(f"{client.url} sends an event that is no object")
         if "error" in event:
             raise Refused(str(event["error"]))
         chosen: JsonObject = {
-            name: value for name, value in event.items() if not outputs or name in outputs or name in _ABOUT
+            name: value for name, value in event.items() if not asked.outputs or name in asked.outputs or name in _ABOUT
         }
         if as_json:
             print_json(chosen)

@@ -56,9 +56,11 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequenc
     return made
 
 
-def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
+def show_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = (), padding: int = 1
+) -> None:
     """Print a table."""
-    Console(highlight=False).print(table(headings, rows, right))
+    Console(highlight=False).print(table(headings, rows, right, padding))
 
 
 def progress(text: str) -> AbstractContextManager[object]:

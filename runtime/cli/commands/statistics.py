@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-HEADINGS = ("Model", "Version", "Requests", "Failed", "Executions", "Rows", "Queue", "Compute", "Total")
+HEADINGS = ("Model", "Ver", "Requests", "Failed", "Executions", "Rows", "Queue", "Compute", "Total")
 NUMBERS = HEADINGS[2:]
 RATE = "Per second"
 

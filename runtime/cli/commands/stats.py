@@ -28,7 +28,7 @@ def run_stats(client: ServerClient, model: str, watch: bool, as_json: bool) -> i
     if as_json:
         print_json(statistics)
     else:
-        show_table(HEADINGS, rows(statistics), NUMBERS)
+        show_table(HEADINGS, rows(statistics), NUMBERS, padding=0)
     return 0
 
 
@@ -48,11 +48,11 @@ def _watch(client: ServerClient, model: str, statistics: Statistics, as_json: bo
             print_json(statistics)
             time.sleep(WATCH_S)
             statistics = _ask(client, model)
-    with Live(table(HEADINGS, rows(statistics), NUMBERS), auto_refresh=False) as live:
+    with Live(table(HEADINGS, rows(statistics), NUMBERS, padding=0), auto_refresh=False) as live:
         asked = time.monotonic()
         while True:
             time.sleep(WATCH_S)
             before, statistics = statistics, _ask(client, model)
             elapsed_s, asked = time.monotonic() - asked, time.monotonic()
             shown = rows(statistics, before, elapsed_s)
-            live.update(table((*HEADINGS, RATE), shown, (*NUMBERS, RATE)), refresh=True)
+            live.update(table((*HEADINGS, RATE), shown, (*NUMBERS, RATE), padding=0), refresh=True)

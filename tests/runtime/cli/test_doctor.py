@@ -45,6 +45,7 @@ def test_this_machine(capsys):
 def test_status(monkeypatch, capsys, state, status):
     """A problem is a failure, a note is none; the table has both."""
     monkeypatch.setattr(doctor, "CHECKS", (lambda: [Finding("a\x1b", state, "b", "c")],))
+    monkeypatch.setattr(doctor, "check_ports", lambda ports: [])
     assert main(["doctor"]) == status
     assert capsys.readouterr().out.splitlines()[1].split() == ["a\\u001b", state, "b", "c"]
 
@@ -57,14 +58,24 @@ def test_extension_that_cannot_be_loaded(monkeypatch):
     assert "libnghttp2" in grpc.advice
 
 
-def test_port_in_use(monkeypatch):
+def test_port_in_use():
     """The advice names the option for another port."""
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setattr(doctor, "PORTS", {"gRPC": port})
-        finding = only(doctor.check_ports)
+        finding = only(partial(doctor.check_ports, {"gRPC": port}))
     assert (finding.state, finding.advice) == (NOTE, "choose another one with --grpc-port")
     assert finding.found.startswith(f"{port}: ")
+
+
+def test_ports_asked_for(capsys):
+    """The ports that are asked for are looked at, and no others."""
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        main(["doctor", "--json", f"--http-port={port}"])
+    found = {each["subject"]: each for each in json.loads(capsys.readouterr().out)}
+    assert found["port for HTTP"]["state"] == NOTE
+    assert found["port for HTTP"]["found"].startswith(f"{port}: ")
+    assert "8001" in found["port for gRPC"]["found"]
 
 
 def test_no_shared_memory(monkeypatch):

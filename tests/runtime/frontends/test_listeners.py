@@ -91,7 +91,9 @@ def test_port_that_is_taken(ports, taken, service):
         listeners = listeners_of(ports)
         with pytest.raises(SettingsError) as caught:
             await listeners.open()
-        assert str(caught.value).startswith(f"{service} cannot be served at 127.0.0.1:{ports[taken]}: ")
+        said = str(caught.value)
+        assert said.startswith(f"{service} cannot be served at 127.0.0.1:{ports[taken]}: ")
+        assert said.endswith(f"; choose another port with --{service.lower()}-port")
         assert await ask(ports[1 - taken], b"/metrics") is None
 
     with socket.create_server(("127.0.0.1", ports[taken])):

@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from pyruntime.runtime.environments.cache import cached, ensure_root
@@ -21,11 +22,14 @@ from pyruntime.utils.errors import LoadError
 UNPACK_S = 1800.0
 READ_BYTES = 8 << 20
 
+Check = Callable[[str], Awaitable[object]]
 
-async def unpack_archive(root: str, path: str) -> str:
+
+async def unpack_archive(root: str, path: str, check: Check) -> str:
     """Unpack an archive unless the cache has it, and return its folder. Raises LoadError.
 
-    Cancelling removes the unfinished folder.
+    `check` raises LoadError for a folder that is no environment for a model: it is removed. Cancelling removes the
+    unfinished folder.
     """
     label = f"the environment of '{path}'"
     variables = Place("/").variables(os.environ)
@@ -43,6 +47,7 @@ async def unpack_archive(root: str, path: str) -> str:
             # The first line of the script names the first Python on PATH, so run it with the environment's own Python.
             inside = Place(python, folder).variables(os.environ)
             await run([python, script], f"conda-unpack of {label}", UNPACK_S, inside, folder, [lock])
+        await check(folder)
 
     return await cached(root, key, label, make)
 

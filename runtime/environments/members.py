@@ -8,6 +8,7 @@ Archives are untrusted: unpacking one must write only below its folder. The rule
 - no member lies below a link, so every member's folder is a real folder, as deep as its name says;
 - a link leads to a path inside the folder, and has ".." only at its beginning: the parts after that are folders, or
   links that obey the same rule;
+- a member is in a limited number of folders;
 - no member is a device, a pipe or a socket.
 """
 
@@ -21,6 +22,10 @@ from pyruntime.utils.errors import LoadError
 MEMBERS_MAX = 1_000_000
 # Unpacked. The largest environments, with several GPU frameworks, have a quarter of this.
 BYTES_MAX = 64 << 30
+# Of folders in each other. Environments have some twenty; making and removing a thousand exhausts Python's stack.
+LEVELS_MAX = 200
+# Of a name in a message.
+NAME_CHARS_SHOWN_MAX = 100
 
 
 class Kind(Enum):
@@ -55,6 +60,11 @@ class Members:
         if self._bytes > self._bytes_max:
             raise LoadError(f"its files are larger than {self._bytes_max} bytes together")
         path = _inner(name)
+        if path is not None and path.count("/") > LEVELS_MAX:
+            raise LoadError(
+                f"its member '{name[:NAME_CHARS_SHOWN_MAX]}...' is in {path.count('/')} folders in each other, and at "
+                f"most {LEVELS_MAX} are unpacked"
+            )
         if path is None:
             raise LoadError(f"its member '{name}' would be outside the folder that it is unpacked to")
         if kind is Kind.OTHER:

@@ -35,7 +35,13 @@ async def prepare(path: str, model_dir: str) -> Environment:
 
 async def _prepare(path: str) -> Environment:
     form = _form(path)
-    place = _of_interpreter(path) if form is Form.INTERPRETER else _in_folder(await _folder(form, path), path)
+    if form is Form.INTERPRETER:
+        return await _environment(_of_interpreter(path), form)
+    return await _environment(_in_folder(await _folder(form, path), path), form)
+
+
+async def _environment(place: Place, form: Form) -> Environment:
+    """The environment at a place. Raises LoadError if stubs cannot start in it."""
     variables: Mapping[str, str] = place.variables(os.environ)
     if place.root and not place.is_virtual:
         variables = await activated(place.root, variables)
@@ -58,7 +64,11 @@ async def _folder(form: Form, path: str) -> str:
     """The folder of an environment, unpacked or built if needed. Raises LoadError."""
     match form:
         case Form.ARCHIVE:
-            return _only_folder(await unpack_archive(cache_root(os.environ), path))
+
+            async def check(folder: str) -> None:
+                await _environment(_in_folder(_only_folder(folder), path), form)
+
+            return _only_folder(await unpack_archive(cache_root(os.environ), path, check))
         case Form.REQUIREMENTS:
             return await build_from_requirements(cache_root(os.environ), path)
         case Form.SCRIPT:

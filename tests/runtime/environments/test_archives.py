@@ -23,8 +23,12 @@ FILES = {
 }
 
 
-def unpack(root, path):
-    return asyncio.run(unpack_archive(str(root), str(path)))
+async def accept(folder):
+    """Any folder is an environment."""
+
+
+def unpack(root, path, check=accept):
+    return asyncio.run(unpack_archive(str(root), str(path), check))
 
 
 def test_unpacked_and_fixed_once(root, tmp_path, pack):
@@ -54,6 +58,23 @@ def test_same_content(root, tmp_path, pack):
     with open(f"{unpack(root, archive)}/bin/python") as file:
         assert file.read() == "two"
     assert unpack(root, tmp_path / "copy.tar.gz") == folder
+
+
+def test_no_environment(root, tmp_path, pack):
+    """What is unpacked and no environment for a model is removed, and looked at again the next time."""
+    archive = pack(tmp_path / "env.tar.gz", {"bin/python": "", "lib/large": "x"})
+    seen = []
+
+    async def refuse(folder):
+        seen.append(os.listdir(folder))
+        raise LoadError("it has no numpy")
+
+    for _ in range(2):
+        with pytest.raises(LoadError, match=r"^it has no numpy$"):
+            unpack(root, archive, refuse)
+    assert [sorted(names) for names in seen] == [["bin", "lib"]] * 2
+    assert not [path for path in root.iterdir() if path.is_dir()]
+    assert unpack(root, archive).startswith(f"{root}/archive-")
 
 
 def test_damaged_memory(root, tmp_path, pack):

@@ -4,7 +4,7 @@
 
 import pytest
 
-from pyruntime.runtime.environments.members import Kind, Members
+from pyruntime.runtime.environments.members import LEVELS_MAX, Kind, Members
 from pyruntime.utils.errors import LoadError
 
 FOLDER, FILE, LINK, HARD_LINK = Kind.FOLDER, Kind.FILE, Kind.LINK, Kind.HARD_LINK
@@ -105,3 +105,13 @@ def test_limits():
         admit(*files, members_max=4)
     with pytest.raises(LoadError, match="larger than 49 bytes together"):
         admit(*files, bytes_max=49)
+
+
+def test_folders_in_each_other():
+    """A member may be in so many folders, and a name that is too long is not quoted whole."""
+    assert admit(("a/" * LEVELS_MAX + "b", FILE, ""))
+    with pytest.raises(LoadError) as caught:
+        admit(("a/" * 2000 + "b", FILE, ""))
+    assert str(caught.value) == (
+        f"its member '{'a/' * 50}...' is in 2000 folders in each other, and at most {LEVELS_MAX} are unpacked"
+    )

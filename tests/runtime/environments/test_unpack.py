@@ -63,6 +63,20 @@ def test_round_trip(tmp_path):
     assert modes == {"lib": 0o700, "lib/module.py": 0o600, "bin/python": 0o700}
 
 
+@pytest.mark.processes
+def test_deep_names(tmp_path):
+    """An archive with a name of very many folders is refused with a sentence."""
+    archive = pack(tmp_path / "env.tar", file("a"), file("b/" * 2000 + "c"))
+    done = subprocess.run(
+        [sys.executable, "-m", "pyruntime.runtime.environments.unpack", archive, str(tmp_path / "env")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "is in 2000 folders in each other" in done.stdout
+    assert "Traceback" not in done.stderr + done.stdout
+
+
 @pytest.mark.parametrize("compression", ["", "gz", "bz2", "xz"])
 def test_compressions(tmp_path, compression):
     """All formats of conda-pack and tar are read, for any name of the archive."""

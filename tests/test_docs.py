@@ -208,3 +208,14 @@ def test_the_site_builds(tmp_path):
     html = (tmp_path / "site" / "index.html").read_text()
     # Links to other sites are for readers to follow; nothing is loaded from there.
     assert re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=.?https?://[^>]*>", html) == []
+
+
+def test_the_first_model_of_the_readme_is_the_tutorials():
+    """What a reader copies from README.md is what the test of the tutorial runs."""
+    tutorial = (ROOT / "docs/tutorials/first-model.md").read_text()
+    readme = (ROOT / "README.md").read_text()
+    (model,) = re.findall(r'^```python title="hello.py"\n(.*?)^```$', tutorial, re.MULTILINE | re.DOTALL)
+    assert f"```python\n{model}```" in readme
+    (session,) = re.findall(r"^\$ (curl [^\n]*/hello/infer .*?)^```$", tutorial, re.MULTILINE | re.DOTALL)
+    command, answer = session.strip().rsplit("\n", 1)
+    assert f"```\n{command}\n```\n\n```\n{answer}\n```" in readme

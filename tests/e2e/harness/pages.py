@@ -4,7 +4,8 @@
 
 A block with a title is a file of that name. A block of `console` has commands behind `$ `, each with its output; `...`
 stands for any text. A server runs until the next one begins, at ports of its own in place of the default ones. The
-comment `<!-- tutorial: exits with 1 -->` before a block says how its commands end.
+comment `<!-- tutorial: exits with 1 -->` before a block says how its commands end, and `<!-- tutorial: only shown -->`
+that they are not run.
 """
 
 import os
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 BLOCK = re.compile(
-    r"^(?:<!-- tutorial: exits with (?P<status>\d+) -->\n\n)?"
+    r"^(?:<!-- tutorial: (?:exits with (?P<status>\d+)|(?P<shown>only shown)) -->\n\n)?"
     r'^```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^```$',
     re.MULTILINE | re.DOTALL,
 )
@@ -128,6 +129,10 @@ class Reader:
         repository = self.folder / REPOSITORY.search(options)["folder"]
         in_folder = ("env", f"--chdir={self.folder}")
         others = shlex.split(REPOSITORY.sub("", options))
+        if repository.is_file():  # the file of a model; the log needs a folder
+            others.append(f"--model-repository={repository}")
+            repository = self.root / ".empty"
+            repository.mkdir(exist_ok=True)
         self.server = self.servers.enter_context(self.serving(repository, *others, wrapper=in_folder))
         self.wait_until(lambda: pattern_of(expected).search(self.server.log))
 
@@ -156,6 +161,8 @@ def follow(text, folder, serving, reserve_ports, wait_until):
     with ExitStack() as servers:
         reader = Reader(folder, serving, reserve_ports, wait_until, servers)
         for block in BLOCK.finditer(text):
+            if block["shown"]:
+                continue
             if block["title"]:
                 reader.write(block["title"], block["body"])
             elif block["language"] == "console":

@@ -14,6 +14,8 @@ from pyruntime.utils.errors import ConfigError
 # The requests of a sample, which wait together for the instance; and the bytes of one of its inputs.
 WARMUP_REQUESTS_MAX = 65536
 WARMUP_BYTES_MAX = 1 << 31
+# How often a sample is executed. A load holds one of --model-load-thread-count while it warms up.
+WARMUP_COUNT_MAX = 100_000
 
 _TRITON_INVALID = "[request id: <id_unknown>] warmup setting expects"
 
@@ -30,6 +32,10 @@ def validate_warmup(config: Config) -> None:
             raise ConfigError(
                 f"warmup sample '{sample.name}' has {sample.batch_size} requests, more than {WARMUP_REQUESTS_MAX}. To "
                 "execute a sample several times set its 'count'"
+            )
+        if sample.count > WARMUP_COUNT_MAX:
+            raise ConfigError(
+                f"warmup sample '{sample.name}' has the 'count' {sample.count}, more than {WARMUP_COUNT_MAX}"
             )
         for name in sorted(sample.inputs):
             tensor = sample.inputs[name]

@@ -94,16 +94,16 @@ class ModelControl:
             self._dependencies.explicit.add(name)
             task = self._loads.begin(name, request)
             await asyncio.wait((task,))
-        failure = _exiting() if task.cancelled() else task.result()
+        failure = self._given_up(name) if task.cancelled() else task.result()
         if failure is not None:
             raise failure
 
     async def unload(self, name: str, unload_dependents: bool = False) -> None:
         """Unload a model: it accepts no more requests when this returns, and its versions end in the background.
 
-        Earlier load requests are performed first; this does not wait for them. A model that does not exist counts as
-        unloaded. Ensembles that it is a step of are unloaded with it. With `unload_dependents` so are the models of an
-        ensemble, unless they were loaded by name or another ensemble needs them.
+        Its loads under way are given up, and their processes end. A model that does not exist counts as unloaded.
+        Ensembles that it is a step of are unloaded with it. With `unload_dependents` so are the models of an ensemble,
+        unless they were loaded by name or another ensemble needs them.
 
         Raises InferenceError if the server's mode allows no unloading.
         """
@@ -189,6 +189,12 @@ class ModelControl:
             return True
         states = self._table.states(name)
         return State.LOADING in (states.values() if version == LATEST else (states.get(version),))
+
+    def _given_up(self, name: str) -> InferenceError:
+        """Why a load was cancelled."""
+        if self._loads.is_closed:
+            return _exiting()
+        return InferenceError(f"failed to load '{name}': it was unloaded while it was loading", Code.UNAVAILABLE)
 
     def check_explicit(self) -> None:
         """Raise InferenceError UNAVAILABLE unless requests may load and unload models."""

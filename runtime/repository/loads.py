@@ -45,13 +45,14 @@ class _Model:
     """One model, except for the states of its versions.
 
     `users` is the number of unfinished requests; `undecided` are the load requests whose versions are not known yet.
-    `load` is the latest load, if it has not ended.
+    `loads` are those that have not ended, and `load` is the latest one.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
     undecided: set[LoadRequest] = field(default_factory=set)
     load: asyncio.Task[InferenceError | None] | None = None
+    loads: set[asyncio.Task[InferenceError | None]] = field(default_factory=set)
     served: Served = field(default_factory=Served)
     override: Override | None = None
 
@@ -121,7 +122,10 @@ class ModelLoads:
             await asyncio.wait(self._running)
 
     def remove(self, name: str) -> None:
-        """Unload a model after its earlier requests. An ensemble is not loaded again with its models."""
+        """Unload a model, and give up its loads under way. An ensemble is not loaded again with its models."""
+        model = self._models.get(name)
+        for load in () if model is None else model.loads:
+            load.cancel()
         self._remove(name, self._forget)
 
     def _remove(self, name: str, unload: Callable[[str], None]) -> None:
@@ -135,10 +139,15 @@ class ModelLoads:
     # One request after the other.
 
     def begin(self, name: str, request: LoadRequest) -> asyncio.Task[InferenceError | None]:
-        """Perform a request after the earlier ones for that model. The task returns the error, or None."""
+        """Perform a request after the earlier ones for that model. The task returns the error, or None.
+
+        It is cancelled when the model is unloaded, or the server exits.
+        """
         model = self._models.setdefault(name, _Model())
         model.undecided.add(request)
         model.load = task = self._start(name, model, self._load(name, model, request))
+        model.loads.add(task)
+        task.add_done_callback(model.loads.discard)
         task.add_done_callback(lambda _: self._decided(name, model, request))
         return task
 

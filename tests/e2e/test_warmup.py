@@ -5,6 +5,7 @@
 import json
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -61,6 +62,20 @@ def test_samples(model, serve):
     found = stats(server, "m")
     assert (found["inference_count"], found["execution_count"]) == (5, 3)
     assert found["inference_stats"]["success"]["count"] == 5
+
+
+def test_an_unload_ends_a_warm_up_under_way(model, serve, wait_until):
+    slow = NOTES.replace("        arrays = [", "        time.sleep(0.01)\n        arrays = [")
+    folder = model("m", slow, more="max_batch_size: 1\n" + warmup(more="batch_size: 1 count: 100000"))
+    server = serve("--model-control-mode=explicit")
+    with ThreadPoolExecutor(1) as clients:
+        load = clients.submit(server.request, "POST", "/v2/repository/models/m/load", "{}")
+        wait_until(lambda: noted(folder))
+        assert server.request("POST", "/v2/repository/models/m/unload", "{}").status == 200
+        answer = load.result()
+    error = {"error": "failed to load 'm': it was unloaded while it was loading"}
+    assert (answer.status, json.loads(answer.body)) == (503, error)
+    wait_until(lambda: server.stubs() == [])
 
 
 def test_every_instance(model, serve, wait_until):

@@ -6,7 +6,13 @@ import pytest
 
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.spec import WarmupInput
-from pyruntime.runtime.config.warmup import WARMUP_BYTES_MAX, WARMUP_REQUESTS_MAX, validate_warmup, warmup_samples
+from pyruntime.runtime.config.warmup import (
+    WARMUP_BYTES_MAX,
+    WARMUP_COUNT_MAX,
+    WARMUP_REQUESTS_MAX,
+    validate_warmup,
+    warmup_samples,
+)
 from pyruntime.utils.errors import ConfigError
 
 TENSORS = "name: 'm' input { name: 'A' data_type: TYPE_FP32 dims: [ -1, 3 ] } "
@@ -84,3 +90,10 @@ def test_errors(tensor, message):
     with pytest.raises(ConfigError) as caught:
         validate_warmup(config(sample(f"inputs {{ key: 'A' value {{ {tensor} }} }}")))
     assert str(caught.value) == message
+
+
+def test_a_sample_is_executed_a_bounded_number_of_times():
+    text = "inputs { key: 'A' value { data_type: TYPE_FP32 dims: [ 2, 3 ] zero_data: true } } count: "
+    validate_warmup(config(sample(text + str(WARMUP_COUNT_MAX))))
+    with pytest.raises(ConfigError, match=f"has the 'count' 4294967295, more than {WARMUP_COUNT_MAX}"):
+        validate_warmup(config(sample(text + "4294967295")))

@@ -209,16 +209,36 @@ class TestOrder:
             gate = world.gate("m")
             first = asyncio.ensure_future(world.control.load("m"))
             await world.until(lambda: world.states("m") == {1: "LOADING"})
-            await world.control.unload("m")
+            world.touch("m/1/model.py")
             second = asyncio.ensure_future(world.control.load("m"))
             await settle()
-            assert world.states("m") == {1: "LOADING"}
+            assert world.loader.log == ["m:1"]
             gate.set()
             await asyncio.gather(first, second)
             assert world.loader.log == ["m:1", "m:1"]
             await world.control.unload("m")
             await world.live.wait_unloaded("m")
             assert world.states("m") == {1: "UNAVAILABLE"}
+
+        world(test)
+
+    def test_an_unload_gives_up_the_loads_under_way(self, world):
+        async def test(world):
+            world.add("m")
+            world.gate("m")
+            loads = [asyncio.ensure_future(world.control.load("m")) for _ in range(2)]
+            await world.until(lambda: world.loader.going_on)
+            await world.control.unload("m")
+            for load in loads:
+                with pytest.raises(InferenceError) as caught:
+                    await load
+                message = "failed to load 'm': it was unloaded while it was loading"
+                assert (caught.value.message, caught.value.code) == (message, Code.UNAVAILABLE)
+            await world.until(lambda: world.states("m") == {1: "UNAVAILABLE"})
+            assert world.loader.going_on == []
+            del world.loader.steps["m"]
+            await world.control.load("m")
+            assert world.states("m") == {1: "READY"}
 
         world(test)
 
@@ -230,8 +250,10 @@ class TestOrder:
             load = asyncio.ensure_future(world.control.load("m"))
             await asyncio.sleep(0)
             await world.control.unload("m")
-            await load
-            await world.until(lambda: world.states("m") == {1: "UNAVAILABLE"})
+            with pytest.raises(InferenceError, match="it was unloaded while it was loading"):
+                await load
+            await world.control.load("m")
+            assert world.states("m") == {1: "READY"}
 
         world(test)
 
@@ -661,7 +683,7 @@ class TestLoadsByModels:
         world(test, model_load_thread_count=1)
 
     def test_unloading_itself(self, world):
-        """It is loaded first, and unloaded then."""
+        """Its load is given up."""
 
         async def test(world):
             world.add("a")
@@ -670,7 +692,8 @@ class TestLoadsByModels:
                 await world.control.unload("a")
 
             world.loader.steps["a"] = step
-            await world.control.load("a")
+            with pytest.raises(InferenceError, match="it was unloaded while it was loading"):
+                await world.control.load("a")
             await world.until(lambda: world.states("a") == {1: "UNAVAILABLE"})
 
         world(test)

@@ -14,12 +14,13 @@ from typing import Any, ClassVar, Dict, List, Mapping, Optional, Tuple
 
 import triton_python_backend_utils as pb_utils
 
+from pyruntime.backends.onnxruntime.contents import read_contents
 from pyruntime.backends.onnxruntime.options import Provider, SessionSettings, providers, session_settings
 from pyruntime.backends.onnxruntime.sharing import SHARED_BYTES_MIN, WEIGHTS, SharedModel, share, weight_bytes
 from pyruntime.backends.onnxruntime.tensors import describe, describe_error
 from pyruntime.backends.toolkit.batching import BatchExecutor
 from pyruntime.backends.toolkit.completion import check_tensors, complete
-from pyruntime.backends.toolkit.files import find_libraries, find_model_file, kept_libraries
+from pyruntime.backends.toolkit.files import find_libraries, find_model_file, kept_libraries, unloadable
 from pyruntime.backends.toolkit.frameworks import explain_library, import_framework
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
 from pyruntime.backends.toolkit.texts import TextArrays
@@ -195,4 +196,23 @@ def _open(onnxruntime: Any, settings: Settings, version_dir: str, path: str, opt
     try:
         return onnxruntime.InferenceSession(path, options, providers=used)
     except Exception as exc:
-        raise LoadError(f"model '{settings.name}' cannot be loaded: {describe_error(exc)}") from exc
+        reason = describe_error(exc)
+        lacking = _lacking_operations(path, reason, has_libraries=bool(libraries))
+        if lacking:
+            raise LoadError(
+                f"model '{settings.name}': '{path}' has custom operations that no library registers: "
+                f"{', '.join(lacking)}. Name their libraries as op_library_filename in model_operations of "
+                f"config.pbtxt ({reason})"
+            ) from exc
+        raise unloadable(settings.name, path, reason) from exc
+
+
+def _lacking_operations(path: str, reason: str, *, has_libraries: bool) -> List[str]:
+    """The custom operations of a model file that did not load: those that ONNX Runtime's reason names, or all of them
+    if there is no library.
+    """
+    try:
+        custom = read_contents(path).custom
+    except (OSError, ValueError):  # the reason says more
+        return []
+    return [each for each in custom if not has_libraries or each.rpartition("::")[2] in reason]

@@ -19,7 +19,7 @@ from pyruntime.backends.openvino.models import OpenvinoArrays, describe, describ
 from pyruntime.backends.openvino.options import check_device, read_options
 from pyruntime.backends.toolkit.batching import BatchExecutor
 from pyruntime.backends.toolkit.completion import check_tensors, complete
-from pyruntime.backends.toolkit.files import find_libraries, find_model_file, kept_libraries
+from pyruntime.backends.toolkit.files import find_libraries, find_model_file, kept_libraries, unloadable
 from pyruntime.backends.toolkit.frameworks import explain_library, import_framework
 from pyruntime.backends.toolkit.padding import padded_call
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
@@ -121,7 +121,7 @@ def _read(openvino: Any, core: Any, settings: Settings, version_dir: str, extens
     try:
         return core.read_model(path)
     except Exception as exc:
-        raise LoadError(f"model '{settings.name}' cannot be loaded: {describe_error(exc)}") from exc
+        raise unloadable(settings.name, path, describe_error(exc)) from exc
 
 
 def _with_any_rows(tensors: Sequence[TensorSpec]) -> List[TensorSpec]:

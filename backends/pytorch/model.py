@@ -34,7 +34,7 @@ from pyruntime.backends.toolkit.batching import BatchExecutor
 from pyruntime.backends.toolkit.completion import complete
 from pyruntime.backends.toolkit.devices import torch_device
 from pyruntime.backends.toolkit.files import find_libraries, find_model_file, kept_libraries
-from pyruntime.backends.toolkit.frameworks import explain_library, import_framework
+from pyruntime.backends.toolkit.frameworks import explain_library, import_framework, maker_of, of_another
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
 from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
 from pyruntime.utils.errors import ConfigError, LoadError
@@ -169,9 +169,13 @@ def _load_libraries(torch: Any, settings: Settings, version_dir: str) -> None:
     with kept_libraries(libraries, version_dir):
         for library in libraries:
             try:
+                known = len(torch._C._dispatch_get_all_op_names())
                 torch.ops.load_library(library)
             except Exception as exc:
                 raise explain_library(settings.name, library, "torch", torch.__version__, exc) from exc
+            maker = maker_of(library) if known == len(torch._C._dispatch_get_all_op_names()) else ""
+            if maker:  # torch loads any library, and calls nothing in it
+                raise LoadError(f"model '{settings.name}': {of_another(library, maker, 'torch')}")
 
 
 def _configure(torch: Any, options: Options) -> None:

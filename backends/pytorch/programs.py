@@ -27,6 +27,7 @@ from pyruntime.backends.pytorch.archives import (
 )
 from pyruntime.backends.pytorch.contents import read_contents
 from pyruntime.backends.pytorch.exported import check_arguments, rows_max
+from pyruntime.backends.toolkit.files import check_file
 from pyruntime.backends.toolkit.frameworks import import_framework
 from pyruntime.utils.errors import LoadError
 
@@ -139,6 +140,7 @@ def _load_module(torch: Any, model: str, source: str, weights: str, device: Any)
     with _explained(model, source, "torch.nn.Module"):
         module = module_class()
     if weights:
+        check_file(model, weights)
         with _explained(model, weights, WEIGHTS):
             _set_weights(module, _read_weights(torch, model, weights))
     if device is not None:

@@ -19,11 +19,11 @@ from pyruntime.backends.tensorflow.process import choose_device, set_threads
 from pyruntime.backends.tensorflow.signatures import TAG, choose_signature, describe, read_signatures
 from pyruntime.backends.toolkit.batching import Arrays, BatchExecutor
 from pyruntime.backends.toolkit.completion import check_tensors, complete
-from pyruntime.backends.toolkit.files import find_libraries, find_model_file, kept_libraries
+from pyruntime.backends.toolkit.files import find_libraries, find_model_file, kept_libraries, unloadable
 from pyruntime.backends.toolkit.frameworks import explain_library, import_framework
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
 from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
-from pyruntime.utils.errors import ConfigError, LoadError
+from pyruntime.utils.errors import ConfigError
 
 FILENAME = "model.savedmodel"
 GRAPH_PLATFORM = "tensorflow_graphdef"
@@ -135,4 +135,4 @@ def _load(tensorflow: Any, settings: Settings, version_dir: str, signature: str)
         loaded = tensorflow.saved_model.load(folder, tags=[settings.parameters.get("TF_GRAPH_TAG", TAG)])
         return loaded, loaded.signatures[signature]
     except Exception as exc:
-        raise LoadError(f"model '{settings.name}' cannot be loaded: {type(exc).__name__}: {exc}") from exc
+        raise unloadable(settings.name, folder, f"{type(exc).__name__}: {exc}") from exc

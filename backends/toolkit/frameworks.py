@@ -7,13 +7,19 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from pathlib import Path
 from typing import Any, Iterator, Optional
 
+from pyruntime.backends.toolkit.looks import has_text
 from pyruntime.utils.errors import LoadError
 from pyruntime.utils.openmp import wait_passively
 
 # How the dynamic loader names a symbol, or a version of symbols, that no loaded library has.
 _SYMBOL = re.compile(r"undefined symbol: ([^\s,)]+)|version .(\S+?)' not found")
+# The functions by which frameworks find custom operations in a library. torch and TensorFlow need none.
+_ENTRY_POINTS = {b"RegisterCustomOps": "ONNX Runtime", b"create_extensions": "OpenVINO"}
+# Frameworks by the names of their packages.
+_NAMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "torch": "PyTorch", "tensorflow": "TensorFlow"}
 # How ONNX Runtime and OpenVINO report a library that lacks the function that they call.
 _ENTRY_POINT = re.compile(r"(?:Failed to get symbol |dlSym cannot locate method ')(\w+)")
 
@@ -57,6 +63,9 @@ def explain_library(model: str, path: str, framework: str, version: str, reason:
             f"model '{model}': the library '{path}' has no function {entry.group(1)}, by which {framework} {version} "
             "registers custom operations"
         )
+    maker = maker_of(path)
+    if maker and maker != _NAMES.get(framework, framework):
+        return LoadError(f"model '{model}': {of_another(path, maker, framework)}: {text}")
     found = _SYMBOL.search(text)
     if found is None:
         return LoadError(
@@ -68,6 +77,25 @@ def explain_library(model: str, path: str, framework: str, version: str, reason:
         f"model '{model}': the library of custom operations '{path}' needs {lacking}, which {framework} {version} of "
         f"the environment {environment()} does not have. Build the library for {framework} {version}, or give the "
         f"model an environment with the version of {framework} that the library was built for (EXECUTION_ENV_PATH)"
+    )
+
+
+def maker_of(path: str) -> str:
+    """The framework whose custom operations a library has, by the function that it exports for it; "" if none."""
+    try:
+        return next(
+            (name for symbol, name in _ENTRY_POINTS.items() if has_text(Path(path), b"\0" + symbol + b"\0")), ""
+        )
+    except (OSError, ValueError):  # it is not there, or empty
+        return ""
+
+
+def of_another(path: str, maker: str, framework: str) -> str:
+    """What to say of a library that has operations for another framework."""
+    symbol = next(each for each, name in _ENTRY_POINTS.items() if name == maker).decode()
+    return (
+        f"the library '{path}' has custom operations for {maker}, by its function {symbol}, and the model is one of "
+        f"{_NAMES.get(framework, framework)}: name a library that was built for that in model_operations"
     )
 
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from pyruntime.backends.toolkit.files import unloadable
 from pyruntime.backends.toolkit.frameworks import import_framework
 from pyruntime.backends.toolkit.settings import Settings
 from pyruntime.backends.transformers.options import FILENAME, Options
@@ -68,10 +69,8 @@ class Loader:
         try:
             yield
         except Exception as exc:
-            raise LoadError(
-                f"model '{self._settings.name}': the {noun} in '{self._options.model}' cannot be loaded by "
-                f"transformers {self.transformers.__version__}: {type(exc).__name__}: {exc}"
-            ) from exc
+            reason = f"the {noun}, by transformers {self.transformers.__version__}: {type(exc).__name__}: {exc}"
+            raise unloadable(self._settings.name, self._options.model, reason) from exc
 
 
 def _check_files(settings: Settings, folder: str) -> None:

@@ -8,9 +8,9 @@ Frameworks explain files of another kind, and files that were cut off, by places
 from __future__ import annotations
 
 import json
-import mmap
-import zipfile
 from pathlib import Path
+
+from pyruntime.backends.toolkit.looks import fault_of_file, has_text
 
 # The code of a module, which the weights beside it belong to.
 SOURCE = "model.py"
@@ -29,18 +29,7 @@ _TASKS = {
     "ForMaskedLM": "fill-mask",
     "Model": "feature-extraction",
 }
-_PICKLES = (".pkl", ".joblib")
-_ARCHIVES = (".pt", ".pt2", ".skops")
-_ARCHIVE = b"PK\x03\x04"
-_POINTER = b"version https://git-lfs"
-# Enough for all beginnings.
-_HEAD_BYTES = 64
 _PYTHON_MODEL = b"class TritonPythonModel"
-# How whole files of a suffix begin and end.
-_ENDS = {".json": (b"{", b"}"), ".ubj": (b"{", b"}"), ".xml": (b"<", b">")}
-# Models of LightGBM have text of any kind after it.
-_LIGHTGBM_HEADS, _LIGHTGBM_END = (b"tree\nversion=v3", b"tree\nversion=v4"), b"end of trees"
-_CUT_OFF = "is cut off: it was not written or copied to its end"
 
 
 def fault_of(path: Path, backend: str) -> str:
@@ -52,10 +41,10 @@ def fault_of(path: Path, backend: str) -> str:
         return _fault_of_folder(path, backend)
     if backend in MEMBERS:
         return f"'{path}' is a file, and the backend '{backend}' reads a folder that has {MEMBERS[backend]}"
-    fault = _fault_of_bytes(path)
+    fault = fault_of_file(path)
     if not fault and backend == "pytorch":
         fault = _fault_for_torch(path)
-    if not fault and backend == "sklearn" and path.suffix == ".json" and not _has(path, b'"learner"'):
+    if not fault and backend == "sklearn" and path.suffix == ".json" and not has_text(path, b'"learner"'):
         fault = f"'{path}' is no model of XGBoost: it has no \"learner\""
     return fault
 
@@ -76,35 +65,12 @@ def _fault_of_folder(path: Path, backend: str) -> str:
         return f"'{path}' is a folder, and the backend '{backend}' reads a file: name the file"
     if not (path / member).is_file():
         return f"the folder '{path}' has no file {member}, by which the backend '{backend}' finds a model in it"
-    return _fault_of_bytes(path / member)
-
-
-def _fault_of_bytes(path: Path) -> str:
-    """What is wrong with a file whatever its backend."""
-    if not path.stat().st_size:
-        return f"'{path}' is empty"
-    head = _head(path)
-    if head.startswith(_POINTER):
-        return f"'{path}' is a pointer of Git LFS and not the file: get it with git lfs pull"
-    if path.suffix in _ARCHIVES and head.startswith(_ARCHIVE) and not zipfile.is_zipfile(path):
-        return f"'{path}' {_CUT_OFF}"
-    if path.suffix == ".txt" and head.startswith(_LIGHTGBM_HEADS) and not _has(path, _LIGHTGBM_END):
-        return f"'{path}' {_CUT_OFF}"
-    if path.suffix in _ENDS:
-        begin, end = _ENDS[path.suffix]
-        if head.lstrip().startswith(begin) and not _tail(path).endswith(end):
-            return f"'{path}' {_CUT_OFF}"
-    # Older files of torch.save are pickles in pickles, and state dicts among them are weights.
-    if path.suffix not in (*_PICKLES, ".pt", ".pt2") and _is_pickle(head):
-        return f"'{path}' is a pickle of Python, and no {path.suffix[1:] or 'model'}: save the model in its own format"
-    if path.suffix == ".skops" and not head.startswith(_ARCHIVE):
-        return f"'{path}' is no file of skops: save the model with skops.io.dump"
-    return ""
+    return fault_of_file(path / member)
 
 
 def _fault_for_torch(path: Path) -> str:
     """What is wrong with code or weights for PyTorch. The backend says it of its archives."""
-    if path.suffix == ".py" and _has(path, _PYTHON_MODEL):
+    if path.suffix == ".py" and has_text(path, _PYTHON_MODEL):
         return (
             f"'{path}' is a model in Python, which needs no backend: its folder is written by pyruntime new model "
             "without --from"
@@ -117,25 +83,3 @@ def _fault_for_torch(path: Path) -> str:
         f"'{path}' has weights and no program: put {SOURCE} with the torch.nn.Module next to it, or save the model "
         "with torch.export.save or torch.jit.save"
     )
-
-
-def _is_pickle(head: bytes) -> bool:
-    """Whether a file begins as pickles do since protocol 2."""
-    return len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5
-
-
-def _head(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(_HEAD_BYTES)
-
-
-def _tail(path: Path) -> bytes:
-    """The end of a file, without white space."""
-    with open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - mmap.PAGESIZE))
-        return file.read().rstrip()
-
-
-def _has(path: Path, text: bytes) -> bool:
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
-        return data.find(text) >= 0

@@ -160,7 +160,7 @@ class TestLoading:
         """The message is OpenVINO's, without places in its source."""
         folder = saved(add_sub(2))
         (folder / "1" / "model.xml").write_text("no model")
-        assert "model 'm' cannot be loaded: openvino error: Unable to read the model: " in refused(load_model, folder)
+        assert "model.xml' cannot be loaded: openvino error: Unable to read the model: " in refused(load_model, folder)
 
     def test_another_shape(self, saved, load_model):
         """A configuration must agree with the file."""

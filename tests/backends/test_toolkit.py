@@ -10,7 +10,7 @@ import pytest
 
 from pyruntime.backends.toolkit.completion import check_tensors, complete, complete_config, is_complete
 from pyruntime.backends.toolkit.devices import torch_device
-from pyruntime.backends.toolkit.files import find_libraries, find_model_file
+from pyruntime.backends.toolkit.files import find_libraries, find_model_file, unloadable
 from pyruntime.backends.toolkit.frameworks import environment, explain_library, import_framework
 from pyruntime.backends.toolkit.settings import TensorSpec, read_settings, server_options
 from pyruntime.backends.toolkit.threads import cores_of_quota, threads_per_instance, usable_cores
@@ -101,7 +101,7 @@ class TestFiles:
     def test_the_default_names(self, tmp_path):
         """The first name that exists counts, unless the configuration has another one."""
         for name in ("b", "own"):
-            (tmp_path / name).touch()
+            (tmp_path / name).write_text("a model")
         assert find_model_file(settings(), str(tmp_path), ["a", "b"]) == str(tmp_path / "b")
         assert find_model_file(settings(default_model_filename="a"), str(tmp_path), ["a", "b"]) == str(tmp_path / "b")
         named = settings(default_model_filename="own")
@@ -116,6 +116,39 @@ class TestFiles:
             LoadError, match=r"needs c or d; default_model_filename in config.pbtxt names another file$"
         ):
             find_model_file(settings(), str(tmp_path), ["c", "d"])
+
+    def test_a_file_that_no_framework_can_read_is_refused_before_it_is_read(self, tmp_path):
+        """Also the one in a folder, by which frameworks know it."""
+        pointer = "version https://git-lfs.github.com/spec/v1\n"
+        (tmp_path / "a").write_text(pointer)
+        for folder, member in (("b", "b"), ("c", "saved_model.pb")):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / member).write_text(pointer)
+            (tmp_path / folder / "other").write_text(pointer)
+        for name, file in (("a", "a"), ("b", "b/b"), ("c", "c/saved_model.pb")):
+            with pytest.raises(LoadError, match=f"^model 'm': '{tmp_path / file}' is a pointer of Git LFS"):
+                find_model_file(settings(), str(tmp_path), [name])
+        (tmp_path / "b" / "b").write_text("a model")
+        assert find_model_file(settings(), str(tmp_path), ["b"]) == str(tmp_path / "b")
+
+    def test_what_lies_beside_a_model_that_does_not_load_may_be_the_reason(self, tmp_path):
+        """Git has left a pointer in the place of its weights. An id of a hub has no folder."""
+        path = tmp_path / "model.onnx"
+        path.write_text("a model")
+        said = f"model 'm': '{path}' cannot be loaded: no weights"
+        assert str(unloadable("m", str(path), "no weights")) == said
+        (tmp_path / "weights").mkdir()
+        weights = tmp_path / "weights" / "w.bin"
+        weights.write_text("version https://git-lfs.github.com/spec/v1\n")
+        assert str(unloadable("m", str(path), "no weights")).startswith(
+            f"{said}. Beside it '{weights}' is a pointer of"
+        )
+        part = tmp_path / "part.safetensors"
+        part.write_bytes(b"\2\0\0")
+        assert str(unloadable("m", str(tmp_path), "no weights")).endswith(
+            f"Beside it '{part}' is cut off: it was not written or copied to its end, or is no file of safetensors"
+        )
+        assert str(unloadable("m", "any/id", "no weights")) == "model 'm': 'any/id' cannot be loaded: no weights"
 
     def test_libraries(self, tmp_path):
         """A library is in the version's folder, else in the model's folder, or has an absolute path. Order is kept."""
@@ -368,6 +401,19 @@ class TestFrameworks:
         wrapped = OSError("could not load this library")
         wrapped.__cause__ = OSError("/o.so: undefined symbol: f")
         assert "needs the symbol 'f', which" in str(explain_library("m", "/o.so", "torch", "2.1", wrapped))
+
+    def test_a_library_for_another_framework_says_what_it_is(self, tmp_path):
+        """By the function that the other one calls."""
+        path = tmp_path / "ops.so"
+        path.write_bytes(b"\x7fELF\0RegisterCustomOps\0")
+        assert "'/none.so' cannot be loaded into" in str(explain_library("m", "/none.so", "torch", "2", OSError("x")))
+        assert str(explain_library("m", str(path), "torch", "2.1", OSError("x: undefined symbol: OrtGetApiBase"))) == (
+            f"model 'm': the library '{path}' has custom operations for ONNX Runtime, by its function "
+            "RegisterCustomOps, and the model is one of PyTorch: name a library that was built for that in "
+            "model_operations: x: undefined symbol: OrtGetApiBase"
+        )
+        own = str(explain_library("m", str(path), "onnxruntime", "1", OSError("x: undefined symbol: f")))
+        assert "needs the symbol 'f', which onnxruntime 1" in own
 
     @pytest.mark.parametrize(
         ("reason", "lacking"),

@@ -72,6 +72,28 @@ def test_an_onnx_model(tmp_path, run, onnx_file, serving):
         assert document[noun] == shown
 
 
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("model.onnx", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"),
+        ("model.txt", b"tree\nversion=v4\nnum_class=1\nTree=0\nnum_lea"),
+        ("model.pt", b""),
+    ],
+)
+def test_a_load_says_of_a_file_what_inspect_says(tmp_path, run, serving, name, data):
+    """And no framework reads it: LightGBM ends a process that reads a file which is cut off."""
+    path = tmp_path / "models" / "m" / "1" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    found = json.loads(run("inspect", path, "--json", status=1))
+    problem = found["problem"]
+    (tmp_path / "models" / "m" / "config.pbtxt").write_text(f'backend: "{found["backend"]}"')
+    with serving(tmp_path / "models", "--exit-on-error=false", "--strict-readiness=false") as server:
+        (row,) = json.loads(server.request("POST", "/v2/repository/index", b"{}").body)
+    assert row["state"] == "UNAVAILABLE"
+    assert problem in row["reason"]
+
+
 def test_custom_operations(tmp_path, run, onnx_file, compile_library):
     """They are named without their library; with it the file is read, also as an option of the model that has it."""
     path = onnx_file("Scale", "test")

@@ -308,6 +308,16 @@ class TestCustomOperations(CustomOperations):
         abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
         return lambda factor: compile_library("torch_custom_op.cc", "-std=c++20", abi, f"-DFACTOR={factor}", *options)
 
+    def test_a_library_of_another_framework_says_what_it_is(self, model, serve, compile_library):
+        """torch loads it without an error, and no operation is there."""
+        library = compile_library("onnx_custom_op.cc", "-DFACTOR=2")
+        folder = model("m", None, self.CONFIG + libraries(library))
+        (folder / "1" / "model.py").write_text(CUSTOM)
+        assert (
+            f"model 'm': the library '{library}' has custom operations for ONNX Runtime, by its function "
+            "RegisterCustomOps, and the model is one of PyTorch: name a library that was built for that"
+        ) in reasons(serve(*LENIENT))["m"]
+
     @pytest.fixture(params=["model.py", "model.pt", "model.pt2"])
     def scaling(self, request, model, compile_op, tmp_path):
         """`scaling(name, *libraries)`: the folder of a model that executes test::scale, as code and as both formats."""

@@ -24,6 +24,12 @@ def archive(name="m/constants.pkl"):
     return written.getvalue()
 
 
+def safetensors(size):
+    """The bytes of a file with one tensor."""
+    header = json.dumps({"__metadata__": {}, "a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(size)
+
+
 @pytest.mark.parametrize(
     ("name", "backend", "data"),
     [
@@ -62,6 +68,9 @@ def test_files_that_may_be_right(tmp_path, name, backend, data):
         ("m.ubj", "sklearn", b"{L\x00", CUT_OFF),
         ("m.txt", "sklearn", b"tree\nversion=v4\nTree=0", CUT_OFF),
         ("m.xml", "openvino", b"<net><lay", CUT_OFF),
+        ("m.safetensors", "pytorch", b"\x02\0\0\0", CUT_OFF),
+        ("m.safetensors", "pytorch", b"\x03\0\0\0\0\0\0\0{}", CUT_OFF),
+        ("m.safetensors", "pytorch", safetensors(8)[:-1], CUT_OFF),
         ("m.safetensors", "pytorch", b"\x02\0\0\0\0\0\0\0{}", "has weights and no program: put model.py"),
         ("m.py", "pytorch", b"class TritonPythonModel: pass", "is a model in Python"),
         ("m.pb", "tensorflow", b"\x08", "reads a folder that has saved_model.pb"),
@@ -83,6 +92,15 @@ def test_weights(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     assert "name its folder" in fault_of(path, "pytorch")
     (tmp_path / "model.py").touch()
+    assert fault_of(path, "pytorch") == ""
+
+
+@pytest.mark.parametrize("data", [safetensors(8), safetensors(0), b"\x02\0\0\0\0\0\0\0[]"])
+def test_weights_that_may_be_right(tmp_path, data):
+    """The framework says what else may be wrong with their header."""
+    (tmp_path / "model.py").touch()
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(data)
     assert fault_of(path, "pytorch") == ""
 
 

@@ -4,9 +4,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from contextlib import suppress
+
+# Descriptors that no model gets, so that a server full of models can be asked how it is: connections to a port that has
+# been full for long, some of them for questions about health, those of metrics, and files that are open for a moment.
+KEPT_FOR_CLIENTS = 64
+# What a stub takes in the host while it starts, and afterwards.
+STARTING_STUB = 12
+STUB = 7
+
+# How many of the open ones are connections of clients, as of the last count.
+of_connections = 0
 
 
 def raise_limit() -> int:
@@ -24,6 +35,33 @@ def limit() -> int | None:
     """How many descriptors this process may have; None if there is no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
+
+
+def check_room(name: str) -> None:
+    """Raise OSError (EMFILE) if the descriptors that are left do not suffice for starting the stub `name`."""
+    most = limit()
+    if most is not None and most - open_count() < STARTING_STUB + KEPT_FOR_CLIENTS:
+        message = (
+            f"{name} needs {STARTING_STUB} descriptors, and of {most} there are {max(0, most - open_count())} left, of "
+            f"which {KEPT_FOR_CLIENTS} are kept for clients"
+        )
+        raise OSError(errno.EMFILE, message)
+
+
+def shortage(stubs: int) -> str:
+    """Why a model with so many `stubs` can have no room, even if no client was connected; "" if it can."""
+    most = limit()
+    if most is None:
+        return ""
+    left = max(0, most - KEPT_FOR_CLIENTS - (open_count() - of_connections))
+    needed = STUB * (stubs - 1) + STARTING_STUB
+    if needed <= left:
+        return ""
+    return (
+        f"its {stubs} process{'es need' if stubs > 1 else ' needs'} {needed} descriptors in the server, and of {most} "
+        f"only {left} are left for models. Unload other models, or raise the server's hard limit (`ulimit -Hn`, or "
+        "LimitNOFILE= of systemd)"
+    )
 
 
 def open_count() -> int:

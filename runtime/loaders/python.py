@@ -21,6 +21,7 @@ from typing import TypeVar
 
 import orjson
 
+from pyruntime.runtime import descriptors
 from pyruntime.runtime.config.autocomplete import complete
 from pyruntime.runtime.config.preferred_groups import with_groups_of
 from pyruntime.runtime.config.render import render
@@ -183,6 +184,9 @@ class PythonLoader:
                 partial(StubConnection.open, instance.name, memory, growth, environment, variables)
             )
 
+        reason = descriptors.shortage(len(processes))
+        if reason:
+            raise LoadError(reason, Code.UNAVAILABLE)
         await _all(open_stub(process.instance) for process in processes)
 
     async def _complete(self, draft: Draft, backend: Backend, location: dict[str, str], stub: StubConnection) -> Config:

@@ -143,6 +143,33 @@ def test_large_body_while_memory_is_promised_to_others(server):
             assert np.array_equal(server.infer("identity", {"IN": array}).as_numpy("OUT"), array)
 
 
+@pytest.mark.parametrize("says", [b"", b"GET /v2/health/li", b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: a\r\n"])
+def test_health_while_others_connect_and_say_nothing(tmp_path, model, serving, wait_until, says):
+    """A probe with a connection of its own is answered, however many others take places and ask nothing."""
+    model("identity", ECHO)
+    with serving(tmp_path, wrapper=POOR) as server, ExitStack() as clients:
+
+        def crowd(count):
+            for _ in range(count):
+                sock = clients.enter_context(server.connect())
+                with suppress(ConnectionError):
+                    sock.sendall(says)
+
+        def is_full():
+            crowd(10)
+            with server.connect() as sock:
+                sock.sendall(b"GET /v2 HTTP/1.1\r\nHost: any\r\nConnection: close\r\n\r\n")
+                return read_status(sock) == 503
+
+        wait_until(is_full)
+        for probe in range(50):
+            crowd(10)
+            with server.connect() as sock:
+                crowd(5)
+                sock.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: any\r\nConnection: close\r\n\r\n")
+                assert read_status(sock) == 200, probe
+
+
 def test_too_many_connections(tmp_path, model, serving, wait_until):
     """Connections beyond the limit are refused, existing ones stay, and closed ones make room."""
     model("identity", ECHO)

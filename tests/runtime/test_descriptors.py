@@ -59,3 +59,46 @@ def test_open_count(monkeypatch, counts):
     for each in opened:
         os.close(each)
     assert descriptors.open_count() == before
+
+
+@pytest.fixture
+def table(monkeypatch):
+    """A process that may have 100 descriptors, of which the test says how many are open."""
+    monkeypatch.setattr(descriptors, "limit", lambda: 100)
+    monkeypatch.setattr(descriptors, "of_connections", 0)
+
+    def opened(count, of_connections=0):
+        monkeypatch.setattr(descriptors, "open_count", lambda: count)
+        monkeypatch.setattr(descriptors, "of_connections", of_connections)
+
+    return opened
+
+
+def test_clients_keep_descriptors(table):
+    """No process is started with the last descriptors, so that a full server can be asked how it is."""
+    most = 100 - descriptors.KEPT_FOR_CLIENTS - descriptors.STARTING_STUB
+    table(most)
+    descriptors.check_room("m_0")
+    table(most + 1)
+    with pytest.raises(OSError, match="m_0 needs 12 descriptors, and of 100 there are 75 left, of which 64 are kept"):
+        descriptors.check_room("m_0")
+
+
+def test_shortage(table):
+    """A model that cannot have room is told how much it needs; what clients have might come back."""
+    table(20)
+    assert descriptors.shortage(1) == ""
+    assert descriptors.shortage(2).startswith(
+        "its 2 processes need 19 descriptors in the server, and of 100 only 16 are left for models. Unload other models"
+    )
+    table(30, of_connections=10)
+    assert descriptors.shortage(1) == ""
+    table(30)
+    assert descriptors.shortage(1).startswith("its 1 process needs 12 ")
+
+
+def test_room_without_a_limit(monkeypatch):
+    """Without a limit there is room."""
+    monkeypatch.setattr(descriptors, "limit", lambda: None)
+    descriptors.check_room("m_0")
+    assert descriptors.shortage(1 << 20) == ""

@@ -5,7 +5,10 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Collection
+from fcntl import ioctl
+from termios import FIONREAD
 from typing import Protocol
 
 from pyruntime.runtime import descriptors
@@ -18,6 +21,8 @@ CROWDED_SHARE = 0.5
 # New connections between two counts of descriptors, which may take as long as some of them. Much less than the
 # descriptors that connections leave.
 ACCEPTS_PER_COUNT = 16
+# At the limit of connections there may be so many more, for a question about health each.
+HEALTH_CONNECTIONS_MAX = 16
 
 
 class OpenConnection(Protocol):
@@ -31,17 +36,58 @@ class OpenConnection(Protocol):
         """Close the connection once its requests in flight are answered."""
 
 
+class SilentConnection(Protocol):
+    """A connection beyond the limit, which may ask about health once."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has not asked: there is no whole request, and nothing that is unread."""
+
+    def give_way(self) -> None:
+        """Tell the client that there is no place, and close the connection."""
+
+
+class HealthPlaces:
+    """The places beyond the limit of connections, for questions about health.
+
+    A place belongs to who asks. A new connection takes that of the one that has been silent for longest, so that
+    clients which connect and say nothing, or half of something, keep no probe out.
+    """
+
+    def __init__(self) -> None:
+        # The oldest first.
+        self._held: dict[SilentConnection, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def take(self, connection: SilentConnection) -> bool:
+        """Give `connection` a place. Returns False if all others are about to be answered."""
+        if len(self._held) >= HEALTH_CONNECTIONS_MAX:
+            silent = next((each for each in self._held if each.is_silent), None)
+            if silent is None:
+                return False
+            self.leave(silent)
+            silent.give_way()
+        self._held[connection] = None
+        return True
+
+    def leave(self, connection: SilentConnection) -> None:
+        """The connection is closed. Has no effect on one that has given way."""
+        self._held.pop(connection, None)
+
+
 class ConnectionLimit:
     """How many connections this process may have: `connections_max`, as of the last count of descriptors.
 
     A new connection takes the place of an idle one, so that clients which do nothing keep nobody out. `idle` are
-    connections that may be idle; `reserved_in_use` counts connections beyond the limit that ask about health.
+    connections that may be idle; `health` are places beyond the limit.
     """
 
     def __init__(self) -> None:
         self.connections_max = connections_max(descriptors.limit(), 0)
         self.idle: list[OpenConnection] = []
-        self.reserved_in_use = 0
+        self.health = HealthPlaces()
         self._accepted = 0
 
     def has_room(self, connections: int) -> bool:
@@ -63,6 +109,7 @@ class ConnectionLimit:
 
     def count(self, connections: int) -> None:
         """Count the descriptors, of which `connections` are open connections."""
+        descriptors.of_connections = connections
         try:
             held = descriptors.open_count() - connections
         except OSError:  # there is no descriptor left to count them with
@@ -80,6 +127,16 @@ def report_unsent(transport: asyncio.BaseTransport) -> None:
     assert hasattr(transport, "set_write_buffer_limits")
     # A transport with TLS pauses at its limit, all others above it.
     transport.set_write_buffer_limits(high=0 if transport.get_extra_info("sslcontext") is None else 1, low=0)
+
+
+def has_unread(transport: asyncio.BaseTransport) -> bool:
+    """Whether the client has sent something that is not read yet."""
+    count = array("i", [0])
+    try:
+        ioctl(transport.get_extra_info("socket").fileno(), FIONREAD, count)
+    except OSError:  # the client is gone
+        return False
+    return count[0] > 0
 
 
 class CheckedConnection(Protocol):

@@ -36,6 +36,9 @@ MESSAGE_S_MAX = 60.0
 BYTES_PER_S_MIN = 64 << 10
 # The bytes of documents that may wait for a client which does not read them, on all calls of a connection together.
 UNREAD_BYTES_MAX = 16 << 20
+# Why a call is refused, or an idle one ends, in Triton's words; and why an idle one ends that Triton would keep.
+SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
+GIVES_WAY = "the stream was idle, and the server has as many connections as it can serve"
 
 
 class Connection(Protocol):
@@ -151,8 +154,16 @@ class Call(ABC):
         elif now - self._waiting_since >= self._message_s_max:
             self.fail(Status.DEADLINE_EXCEEDED, f"the request did not come in within {self._message_s_max:.0f} s")
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the call waits for nothing but its client, which is under no duty to say more."""
+        return False
+
     def drain(self) -> None:  # noqa: B027 - most wait for their answer
-        """End the call if it is idle: the server is about to stop."""
+        """End the call if it is idle: the server is about to stop, or needs the connection for others."""
+
+    def _end_idle(self) -> None:
+        self.fail(Status.UNAVAILABLE, SHUTTING_DOWN if self._state.exiting else GIVES_WAY)
 
     # Responses.
 

@@ -40,6 +40,10 @@ FRAME_BYTES_MAX = 1 << 20
 EVENTS_AT_ONCE = 2
 # How often a connection is checked, in seconds. Timeouts are noticed up to this much late.
 CHECK_S = 5.0
+# A connection whose streams had nothing to do for so many checks may be closed when connections are scarce.
+QUIET_CHECKS = 3
+# How long a client that has to give way has to close its connection, in seconds.
+GIVE_WAY_S = 1.0
 
 _ENHANCE_YOUR_CALM = 0xB
 _CANCEL = 0x8
@@ -66,6 +70,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
     # Whether the client was told to open no more calls.
     _shut_down = False
     _limit = LIMIT
+    # The checks since the last event of a call.
+    _quiet = 0
     # Whether bytes wait for the client to read them.
     _unsent = False
     # The session cannot send while it parses received bytes. Responses of that time, and those of the calls whose
@@ -174,6 +180,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
             gathered.give_back(gathered.held - session.gathered)
         calls = self._calls
         self._receiving = True
+        if events and events[-1][0] != _http2.PING:
+            self._quiet = 0
         for at, (kind, stream, value, ended) in enumerate(events):
             call = calls.get(stream)
             waits = at >= EVENTS_AT_ONCE or (call is not None and not call.is_prompt)
@@ -399,7 +407,11 @@ class GrpcConnection(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         """See OpenConnection. A client that is about to begin a call is told so by HTTP/2, and connects again."""
-        return not self._calls and not self._shut_down
+        if self._shut_down:
+            return False
+        if self._calls and self._quiet < QUIET_CHECKS:
+            return False
+        return all(call.is_idle for call in self._calls.values())
 
     def close_idle(self) -> None:
         """Accept no more calls, and close the connection once the calls in flight are answered."""
@@ -407,6 +419,13 @@ class GrpcConnection(asyncio.BufferedProtocol):
         for call in list(self._calls.values()):
             call.drain()
         self._flush()
+        if not self._state.exiting:
+            self._loop.call_later(GIVE_WAY_S, self._give_way)
+
+    def _give_way(self) -> None:
+        """Cut the connection of a client that has no calls, and does not close it."""
+        if not self._calls:
+            self.abort()
 
     def abort(self) -> None:
         """Cut the connection."""
@@ -415,6 +434,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def _check(self) -> None:
         now = self._loop.time()
+        self._quiet += 1
         self._timer = self._loop.call_later(CHECK_S, self._check)
         for call in list(self._calls.values()):
             call.check(now)

@@ -82,7 +82,7 @@ class InferCall(InferringCall):
     def drain(self) -> None:
         """See Call. A call that already holds memory for its message goes on."""
         if not self._counted and self._reservation is None:
-            self.fail(Status.UNAVAILABLE, "Server exiting")
+            self._end_idle()
 
     def _is_answered(self, answers: PreparedAnswers, key: Hashable, id: str, size: int) -> bool:
         """See InferringCall."""

@@ -16,7 +16,15 @@ from functools import partial
 from pyruntime.runtime.caching.answers import PreparedAnswers
 from pyruntime.runtime.config.inputs import check_names
 from pyruntime.runtime.frontends.common.restrictions import opens_call
-from pyruntime.runtime.frontends.grpc.call import BYTES_PER_S_MIN, MESSAGE_S_MAX, UNKNOWN_ENCODING, Call, Place, Raws
+from pyruntime.runtime.frontends.grpc.call import (
+    BYTES_PER_S_MIN,
+    MESSAGE_S_MAX,
+    SHUTTING_DOWN,
+    UNKNOWN_ENCODING,
+    Call,
+    Place,
+    Raws,
+)
 from pyruntime.runtime.frontends.grpc.call_request import CallRequest, Outcome
 from pyruntime.runtime.frontends.grpc.infer_request import Target, describe_typed, read_target
 from pyruntime.runtime.frontends.grpc.long_request import UNREADABLE, LongCallRequest, pack_typed
@@ -236,6 +244,8 @@ class InferringCall(Call):
 
         So nothing is done for each of thousands of inputs that no model has.
         """
+        if self._state.exiting:
+            raise InferenceError(SHUTTING_DOWN, Code.UNAVAILABLE)
         model = self._state.resolve(target.model, target.version)
         if model.spec.decoupled and not self.is_stream:
             raise InferenceError(_DECOUPLED, Code.UNSUPPORTED)

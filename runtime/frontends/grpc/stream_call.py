@@ -49,9 +49,14 @@ class StreamCall(Call):
         """See Call."""
         self._handler.client_ended()
 
+    @property
+    def is_idle(self) -> bool:
+        """See Call."""
+        return True
+
     def drain(self) -> None:
         """See Call."""
-        self.fail(Status.UNAVAILABLE, "Server exiting")
+        self._end_idle()
 
     def _send(self, message: Message) -> None:
         if self._over:

@@ -66,6 +66,11 @@ class StreamInferCall(InferringCall):
         self._client_ended = True
         self._end_if_done()
 
+    @property
+    def is_idle(self) -> bool:
+        """See Call."""
+        return not self._requests and self._unpacking is None and self._reservation is None
+
     def drain(self) -> None:
         """See Call."""
         self._draining = True
@@ -220,7 +225,7 @@ class StreamInferCall(InferringCall):
             self._connection.session.end(self._stream, self._ok_trailers(self._last_model))
             self._connection.said()
         elif self._draining and self._reservation is None:
-            self.fail(Status.UNAVAILABLE, "Server exiting")
+            self._end_idle()
 
     # The end.
 

@@ -18,11 +18,11 @@ from time import monotonic
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.execution.executor import ClientSocket
 from pyruntime.runtime.frontends.common.client_timeouts import ClientTimeouts, Phase
-from pyruntime.runtime.frontends.common.connection_limits import LIMIT, report_unsent
+from pyruntime.runtime.frontends.common.connection_limits import LIMIT, has_unread, report_unsent
 from pyruntime.runtime.frontends.common.restrictions import is_loopback
 from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX, Exchange
 from pyruntime.runtime.frontends.http.exchanges import UNREADABLE, exchange_of
-from pyruntime.runtime.frontends.http.health_reserve import HEALTH, HEALTH_CONNECTIONS_MAX, NO_PLACE, only_health
+from pyruntime.runtime.frontends.http.health_reserve import HEALTH, only_health, refuse_place
 from pyruntime.runtime.frontends.http.incoming_body import IncomingBody
 from pyruntime.runtime.frontends.http.infer_exchange import InferExchange
 from pyruntime.runtime.frontends.http.known_exchange import begin_known, may_be_known
@@ -70,7 +70,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     # The head of the last request that was answered by its bytes. Its body is short, and comes as it is.
     _repeated: Head | None = None
     _owes_continue = False
-    # It is beyond the limit of connections: see HEALTH_CONNECTIONS_MAX.
+    # It is beyond the limit of connections: see HealthPlaces.
     _is_reserved = False
     _write_paused = False
     _read_paused = False
@@ -106,8 +106,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not self._has_room() and not self._use_reserve():
-            transport.write(NO_PLACE)  # type: ignore[attr-defined]
-            transport.close()
+            refuse_place(transport)
             return
         # TLS reports at once that the end of its handshake is not sent, and never sends it if reading pauses then.
         report_unsent(transport)
@@ -120,17 +119,23 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _use_reserve(self) -> bool:
         """Take one of the places that are kept for a question about health. Returns whether there is one."""
-        if self._limit.reserved_in_use >= HEALTH_CONNECTIONS_MAX:
-            return False
-        self._limit.reserved_in_use += 1
-        self._is_reserved = True
-        self._read_head = only_health(self._read_head)
-        return True
+        self._is_reserved = self._limit.health.take(self)
+        if self._is_reserved:
+            self._read_head = only_health(self._read_head)
+        return self._is_reserved
+
+    @property
+    def is_silent(self) -> bool:
+        """See SilentConnection."""
+        return not self.exchanges and self.transport is not None and not has_unread(self.transport)
+
+    def give_way(self) -> None:
+        """See SilentConnection."""
+        if self.transport is not None:
+            refuse_place(self.transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._is_reserved:
-            self._is_reserved = False
-            self._limit.reserved_in_use -= 1
+        self._limit.health.leave(self)
         self._state.settle()
         self.transport = None
         self._lending.end()
@@ -171,9 +176,8 @@ class HttpConnection(asyncio.BufferedProtocol):
                     return
                 self._complete(body)
             return
-        lingering = self._lingering
-        if lingering is not None:
-            if not lingering.take(nbytes):
+        if self._lingering is not None:
+            if not self._lingering.take(nbytes):
                 self.abort()
             return
         data = _READ_BUFFER[:nbytes].tobytes()

@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Connections beyond the limit that ask about the server's health. (pure)
+"""Connections beyond the limit that ask about the server's health.
 
-Each may ask once. So nobody restarts a server because it has many clients.
+Each may ask once. So nobody restarts a server because it has many clients. Who has a place is decided by HealthPlaces.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from pyruntime.runtime.frontends.http.kserve_response import encode_error
@@ -14,14 +15,19 @@ from pyruntime.runtime.frontends.http.request_head import BadRequest, Head
 from pyruntime.runtime.frontends.http.response_head import head as response_head
 from pyruntime.runtime.frontends.http.routes import Endpoint
 
-# At the limit of connections there may be so many more.
-HEALTH_CONNECTIONS_MAX = 16
 HEALTH = (Endpoint.SERVER_LIVE, Endpoint.SERVER_READY)
 
 _TOO_MANY_TEXT = "the server has as many connections as it can serve"
 _TOO_MANY = encode_error(_TOO_MANY_TEXT)
 # What a connection is told for which there is no place.
 NO_PLACE = response_head(503, len(_TOO_MANY), keep_alive=False) + _TOO_MANY
+
+
+def refuse_place(transport: asyncio.BaseTransport) -> None:
+    """Tell a client that there is no place for its connection, and close that."""
+    if not transport.is_closing():
+        transport.write(NO_PLACE)  # type: ignore[attr-defined]  # what a server's connections have
+        transport.close()
 
 
 def only_health(read_head: Callable[[bytes], Head]) -> Callable[[bytes], Head]:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from io import FileIO
 
+from pyruntime.runtime import descriptors
 from pyruntime.runtime.environments.environment import StubPython
 from pyruntime.runtime.instances.stub.launch import Handover, StubProcess, launch_stub
 from pyruntime.runtime.instances.stub.link import StubLink
@@ -130,6 +131,7 @@ class StubConnection:
 
     async def _start(self, growth_bytes: int, environment: StubPython, variables: Mapping[str, str]) -> None:
         """Create the sockets, the pipe and the process at their other ends. Raises OSError."""
+        descriptors.check_room(self.name)
         with ExitStack() as ours:
             our_sock, their_sock = socket.socketpair()
             ours.callback(our_sock.close)

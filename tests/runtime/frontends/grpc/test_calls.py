@@ -9,6 +9,8 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from pyruntime.runtime.frontends.grpc import stream_infer_call, unpacking
+from pyruntime.runtime.frontends.grpc.call import GIVES_WAY, SHUTTING_DOWN
+from pyruntime.runtime.frontends.grpc.connection import QUIET_CHECKS
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.errors import InferenceError, OutOfMemoryError
@@ -264,9 +266,10 @@ class TestUnary:
         peer = dial()
         under_way = peer.call(peer.INFER, ask(1.0))
         half = peer.call(peer.INFER, ended=False, raw=b"\0\0\0")
+        server.state.exiting = True
         peer.connection.close_idle()
         peer.pump()
-        assert peer[half].status == (14, "Server exiting")
+        assert peer[half].status == (14, SHUTTING_DOWN)
         server.instance.answer()
         peer.pump()
         assert peer[under_way].status == OK
@@ -437,17 +440,46 @@ class TestStream:
         assert [type(echo) for echo in echoes(peer[stream])] == [str, float]
         assert peer[stream].status == OK
 
+    def test_gives_way(self, dial, ask, server):
+        """A stream without requests is idle after a while; its connection is cut if the client does not close it."""
+        peer = dial()
+        stream = peer.call(peer.STREAM, ask(1.0), ended=False)
+        connection = peer.connection
+        for _ in range(QUIET_CHECKS):
+            assert not connection.is_idle
+            connection._check()
+        assert connection.is_idle
+        peer.send(stream, ask(2.0))
+        assert not connection.is_idle
+        for _ in range(QUIET_CHECKS):
+            connection._check()
+        server.instance.waits = True
+        other = peer.call(peer.STREAM, ask(1.0), ended=False)
+        for _ in range(QUIET_CHECKS):
+            connection._check()
+        assert not connection.is_idle  # it waits for the model
+        server.instance.answer()
+        assert connection.is_idle
+        connection.close_idle()
+        assert not connection.is_idle
+        connection._give_way()
+        assert peer.transport.aborted
+        peer.hang_up()
+        peer.pump()
+        assert (peer[stream].status, peer[other].status) == ((14, GIVES_WAY), (14, GIVES_WAY))
+
     def test_draining(self, dial, ask, server):
         peer = dial()
         idle = peer.call(peer.STREAM, ask(1.0), ended=False)
         server.instance.waits = True
         busy = peer.call(peer.STREAM, ask(2.0), ended=False)
+        server.state.exiting = True
         peer.connection.close_idle()
         peer.pump()
-        assert peer[idle].status == (14, "Server exiting")
+        assert peer[idle].status == (14, SHUTTING_DOWN)
         assert peer[busy].status is None
         server.instance.answer()
         peer.pump()
         assert echoes(peer[busy]) == [2.0]
-        assert peer[busy].status == (14, "Server exiting")
+        assert peer[busy].status == (14, SHUTTING_DOWN)
         assert peer.transport.closed

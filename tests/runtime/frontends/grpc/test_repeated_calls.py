@@ -9,6 +9,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX
+from pyruntime.runtime.frontends.grpc.call import SHUTTING_DOWN
 from pyruntime.runtime.inference.intake import ID_LENGTH_MAX
 
 from ..prepared_answers import Answers
@@ -194,5 +195,5 @@ def test_model_that_does_not_serve(dial, ask, server, answers):
     for _ in range(3):
         infer(peer, ask(1.0))
     server.state.exiting = True
-    assert peer[peer.call(peer.INFER, ask(1.0))].status == (14, "Server exiting")
+    assert peer[peer.call(peer.INFER, ask(1.0))].status == (14, SHUTTING_DOWN)
     assert answers.found == 2

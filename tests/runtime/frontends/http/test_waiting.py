@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pyruntime.runtime.frontends.common.client_timeouts import BODY_STALLED_S_MAX, HEAD_S_MAX, IDLE_S_MAX
-from pyruntime.runtime.frontends.common.connection_limits import ConnectionLimit
+from pyruntime.runtime.frontends.common.connection_limits import HEALTH_CONNECTIONS_MAX, ConnectionLimit
+from pyruntime.runtime.frontends.http import connection as http_connection
 from pyruntime.runtime.frontends.http.connection import HttpConnection
-from pyruntime.runtime.frontends.http.health_reserve import HEALTH_CONNECTIONS_MAX
 from pyruntime.runtime.frontends.http.lingering import LINGER_S_MAX, LINGER_SILENT_S_MAX
 from pyruntime.runtime.frontends.http.metrics_connection import METRICS_CONNECTIONS_MAX, MetricsConnection
 from pyruntime.runtime.frontends.http.request_head import HeadReader
@@ -296,7 +296,7 @@ def test_too_many_connections(server, monkeypatch):
     limit.connections_max = 2
     monkeypatch.setattr(limit, "count", lambda connections: None)
     monkeypatch.setattr(HttpConnection, "_limit", limit)
-    limit.reserved_in_use = HEALTH_CONNECTIONS_MAX
+    monkeypatch.setattr(limit.health, "take", lambda connection: False)
     first, _ = server.connect(), server.connect()
     refused = server.connect()
     ((status, _, body),) = refused.responses()
@@ -335,11 +335,32 @@ def test_health_beyond_the_limit(server, monkeypatch):
     assert (status, json.loads(body)) == (503, {"error": "the server has as many connections as it can serve"})
     assert refused.closed
     refused.lose()
-    many = [server.connect() for _ in range(HEALTH_CONNECTIONS_MAX + 1)]
-    assert [each.closed for each in many] == [False] * HEALTH_CONNECTIONS_MAX + [True]
-    for each in [first, *many]:
+    first.lose()
+    assert len(limit.health) == 0
+
+
+def test_silent_connections_beyond_the_limit(server, monkeypatch):
+    """The one that has been silent for longest gives way to a new one; one that has asked does not."""
+    limit = ConnectionLimit()
+    limit.connections_max = 0
+    monkeypatch.setattr(limit, "count", lambda connections: None)
+    monkeypatch.setattr(HttpConnection, "_limit", limit)
+    unread = set()
+    monkeypatch.setattr(http_connection, "has_unread", unread.__contains__)
+    many = [server.connect() for _ in range(HEALTH_CONNECTIONS_MAX)]
+    unread.add(many[0])
+    many[1].feed(b"GET /v2/health/re")
+    found = [server.connect() for _ in range(2)]
+    assert [each.closed for each in many] == [False, True, True] + [False] * (HEALTH_CONNECTIONS_MAX - 3)
+    assert [many[at].statuses() for at in range(3)] == [[], [503], [503]]
+    unread.update(many, found)
+    assert server.connect().closed
+    for each in (many[0], *found):
+        each.feed(b"GET /v2/health/ready HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert each.statuses() == [200]
+    for each in [*many, *found]:
         each.lose()
-    assert limit.reserved_in_use == 0
+    assert len(limit.health) == 0
 
 
 def test_forwarded_headers(server):

@@ -18,6 +18,7 @@ import os
 import select
 import socket
 import sys
+import time
 from contextlib import suppress
 from typing import List, NoReturn, Optional, Set, Tuple
 
@@ -30,6 +31,9 @@ from pyruntime.utils.launching import DESCRIPTORS, FAILED, encode_reply
 from pyruntime.utils.openmp import wait_passively
 
 TITLE = "pyruntime launcher"
+# How long guardians have to end after the host, in seconds: longer than the processes that they wait for, and shorter
+# than the host waits. A model may have stopped its guardian.
+GUARDIANS_S_MAX = 3.5
 
 
 def main() -> None:
@@ -73,14 +77,20 @@ class _Launcher:
     def serve(self) -> None:
         """Serve launches until the host has ended, and all guardians."""
         host_lives = any_left = True
+        deadline: Optional[float] = None
         while host_lives or any_left:
-            for fd, _ in self._poll.poll():
+            for fd, _ in self._poll.poll(None if deadline is None else max(deadline - time.monotonic(), 0) * 1000 + 1):
                 if fd == self._wake_up.fileno():
                     self._wake_up.recv(4096)
                 elif not self._serve_one():
                     host_lives = False
                     self._poll.unregister(self._requests)
+                    deadline = time.monotonic() + GUARDIANS_S_MAX
             any_left = self._reap()
+            if any_left and deadline is not None and time.monotonic() >= deadline:
+                kill_children()  # each death is an event, after which the children of that child are killed
+                self._guardians.clear()
+                deadline = None
 
     def _reap(self) -> bool:
         """Wait for guardians that have ended. Returns whether any child is left."""

@@ -40,7 +40,7 @@ async def complete_alone(
         try:
             returned = await stub.complete(location, render(draft.config).decode())
         finally:
-            stub.kill()
+            stub.kill("its model is complete")
             await stub.wait_exited()
     finally:
         memory.close()

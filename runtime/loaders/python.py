@@ -320,7 +320,7 @@ async def _patiently(step: Callable[[], Awaitable[T]]) -> T:
 async def _kill(connections: dict[str, StubConnection]) -> None:
     """Kill the stubs that were started, and wait for their ends. If it is cancelled, they end all the same."""
     for connection in connections.values():
-        connection.kill()
+        connection.kill("its model is not loaded")
     await asyncio.gather(*(connection.wait_exited() for connection in connections.values()))
 
 

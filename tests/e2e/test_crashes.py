@@ -56,7 +56,7 @@ class TritonPythonModel:
         signal.pause()
 """
 INPUT = {"IN": np.array([21])}
-SIGKILL = "killed by SIGKILL (the kernel's out-of-memory killer, an operator, or the server: see its log)"
+SIGKILL = "killed by SIGKILL (not by the server; it is unknown who sent it)"
 
 
 def lost(instance, cause):

@@ -77,7 +77,7 @@ class Process:
         self._loop = loop
         self._stub = stub
 
-    def kill(self):
+    def kill(self, why=""):
         self._loop.call_later(0.0001, self._stub.die, -signal.SIGKILL)
 
     def exit(self, code):

@@ -78,7 +78,7 @@ class StubConnection:
         self._requests = requests
         self.responses = create_region(f"responses of {name}")
         self._loop = asyncio.get_running_loop()
-        self.link = StubLink(name, self._handle, self.kill, self._on_end, self._loop.call_soon)
+        self.link = StubLink(name, self._handle, self._kill_after, self._on_end, self._loop.call_soon)
         self.regions = StubRegions(self.link, requests, self.responses)
         self.returns = Returns(self.link)
         self.checks_ready = False
@@ -121,7 +121,7 @@ class StubConnection:
             if connection._process is None:
                 connection._close()
             else:
-                connection.kill()
+                connection.kill("its start has failed")
                 await connection.wait_exited()
             if isinstance(exc, OSError):
                 error = LaunchError if exc.errno in SCARCE else LoadError
@@ -212,12 +212,22 @@ class StubConnection:
         if self.link.state in (State.IDLE, State.SERVING):
             self.link.send(Stop())
         elif self.link.state is not State.STOPPING:
-            self.kill()
+            self.kill("it was stopped while it loaded its model")
 
-    def kill(self) -> None:
-        """Kill the process at once."""
+    def kill(self, why: str) -> None:
+        """Kill the process at once. `why` is said of its end."""
         if self._process is not None:
-            self._process.kill()
+            self._process.kill(why)
+
+    def _kill_after(self, why: str, after_s: float) -> None:
+        """Kill the process, unless it ends by itself before."""
+        if self._process is None or self._process.exited.done():
+            return
+        if after_s:
+            late = self._loop.call_later(after_s, self._process.kill, f"{why}, and did not end within {after_s:g} s")
+            self._process.exited.add_done_callback(lambda _: late.cancel())
+        else:
+            self._process.kill(why)
 
     async def wait_exited(self) -> ProcessExit:
         """Wait for the end of the process, then free its resources. If it is cancelled, they are freed all the same."""

@@ -156,7 +156,7 @@ class PythonInstance:
                 _LOG.warning("%s: did not finish within %g s and is killed", self.name, timeout_s)
             if self._supervisor.state not in (State.STOPPING, State.STOPPED, State.FAILED):
                 self._handle(StopRequested())
-            self.kill()
+            self.kill(f"it did not finish within {timeout_s:g} s" if timeout_s else "it is not needed")
             await self._stopped.wait()
 
     async def _drain(self) -> None:
@@ -166,10 +166,10 @@ class PythonInstance:
             self._batches.close(drained.set)
             await drained.wait()
 
-    def kill(self) -> None:
-        """Kill the stub at once."""
+    def kill(self, why: str = "it ends without waiting") -> None:
+        """Kill the stub at once. `why` is said of its end."""
         if self._connection is not None:
-            self._connection.kill()
+            self._connection.kill(why)
 
     async def _load(self) -> None:
         connection = self._connection
@@ -179,7 +179,7 @@ class PythonInstance:
             if self._spec.warm_up is not None and self._batches is not None:
                 await self._spec.warm_up(self, self._batches, self._spec.concurrency)
         except BaseException:
-            connection.kill()
+            connection.kill("its model could not be loaded")
             raise
         if self._connection is not connection:  # it died after its last word: the end of a warm-up is no failure
             raise await connection.wait_lost()

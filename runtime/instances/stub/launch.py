@@ -16,14 +16,18 @@ import errno
 import logging
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from pyruntime.runtime.environments.environment import Environment, Preloaded, StubPython
+from pyruntime.runtime.instances.stub import oom_kills
+from pyruntime.runtime.instances.stub.oom_kills import BY_KERNEL
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.utils.launching import (
     EXITED,
@@ -44,8 +48,12 @@ PROGRAM = "from pyruntime.stub.launcher import main; main()"
 # How long a server that exits waits for the processes that models left behind, in seconds: longer than these have to
 # clean up.
 CLOSE_S_MAX = 5.0
-# SIGKILL, where the guardian did not live to report how its stub ended: the kernel ends both.
-_UNKNOWN_EXIT = ProcessExit(-9)
+# How long a guardian that was told to kill its stub has to report its end, in seconds, before both are killed: it needs
+# milliseconds, unless a model has stopped it. Shorter than the time that the server has after a second signal.
+KILL_S_MAX = 3.0
+# How long a launcher has to start a stub, in seconds, before it is taken for lost: it may import a framework first.
+START_S_MAX = 120.0
+_KILLED = -signal.SIGKILL
 
 
 class Handover(NamedTuple):
@@ -71,18 +79,44 @@ class StubProcess:
         """`control` is the host's end of the control socket, which is the process's from now on."""
         self.pid = pid
         self.exited: asyncio.Future[ProcessExit] = loop.create_future()
+        self._why = ""
+        self._escalation: asyncio.TimerHandle | None = None
         self._control = control
         self._loop = loop
         loop.add_reader(control.fileno(), self._on_reply)
 
-    def kill(self) -> None:
-        """Send SIGKILL, if the process still exists."""
-        if not self.exited.done():
-            with suppress(OSError):  # the guardian has ended, and so has the stub
-                self._control.send(KILL)
+    def kill(self, why: str) -> None:
+        """Send SIGKILL, if the process still exists. `why` is said of its end, unless there was a reason before."""
+        if self.exited.done():
+            return
+        self._why = self._why or why
+        if self._escalation is None:
+            self._escalation = self._loop.call_later(KILL_S_MAX, self._kill_both)
+        with suppress(OSError):  # the guardian has ended, and so has the stub
+            self._control.send(KILL)
+
+    def _kill_both(self) -> None:
+        """Kill the stub and its guardian, which does not heed: the stub's model may have stopped it."""
+        with suppress(OSError, BlockingIOError):
+            if not self._control.recv(1, socket.MSG_PEEK):
+                return  # it has ended meanwhile
+        with suppress(OSError, ValueError):
+            # As long as its parent lives and has not reported its end, the number is the stub's.
+            guardian = int(Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[1])
+            _LOG.warning("The guardian of process %d does not react, and is killed together with it", self.pid)
+            os.kill(self.pid, signal.SIGKILL)
+            os.kill(guardian, signal.SIGKILL)
+
+    def _cause(self, code: int) -> str:
+        """Where SIGKILL came from, "" if that is unknown or it was something else."""
+        if code != _KILLED:
+            return ""
+        if self._why:
+            return f"by the server: {self._why}"
+        return BY_KERNEL if oom_kills.has_more() else ""
 
     def _on_reply(self) -> None:
-        exit = _UNKNOWN_EXIT
+        exit = ProcessExit(_KILLED, f"by the server: {self._why}" if self._why else "together with its guardian")
         try:
             reply = self._receive()
         except BlockingIOError:
@@ -90,7 +124,9 @@ class StubProcess:
         if reply:
             kind, number = decode_reply(reply)
             assert kind == EXITED  # nothing else follows STARTED
-            exit = ProcessExit(number)
+            exit = ProcessExit(number, self._cause(number))
+        if self._escalation is not None:
+            self._escalation.cancel()
         self._loop.remove_reader(self._control.fileno())
         self._control.close()
         if not self.exited.done():
@@ -127,6 +163,7 @@ class Launcher:
 
     def send(self, descriptors: list[int]) -> None:
         """Request one launch: see utils/launching.py. Raises OSError; BrokenPipeError if the launcher has ended."""
+        self._process.send_signal(signal.SIGCONT)  # a model may have stopped it
         socket.send_fds(self._sock, [bytes([len(descriptors)])], descriptors)
 
     def successor(self) -> Launcher:
@@ -138,18 +175,23 @@ class Launcher:
         return successor
 
     async def close(self, timeout_s: float) -> None:
-        """Let it end, and wait for it and for what models left behind, but no longer than this."""
+        """Let it end, and wait for it and for what models left behind, but no longer than this: it is killed then."""
         self._sock.shutdown(socket.SHUT_WR)
+        self._process.send_signal(signal.SIGCONT)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
                 await loop.sock_recv(self._sock, 1)
         except TimeoutError:
             _LOG.warning("Processes that models left behind do not end within %g s", timeout_s)
-            return
+            self.kill()
         finally:
             self._sock.close()
         self._wait()
+
+    def kill(self) -> None:
+        """End it at once: it does not react."""
+        self._process.kill()
 
     def _wait(self) -> ProcessExit:
         """How it ended. It has closed its socket, so that this does not take long."""
@@ -166,6 +208,7 @@ def start_launcher(models_files_max: int) -> None:
     `models_files_max` is the soft limit of descriptors in stubs.
     """
     _launchers[""] = Launcher(models_files_max, "")
+    oom_kills.watch()
 
 
 async def close_launcher() -> None:
@@ -188,8 +231,14 @@ async def launch_stub(handover: Handover, environment: StubPython) -> StubProces
             _request(theirs, handover, environment)
         control.setblocking(False)
         try:
-            reply = await loop.sock_recv(control, REPLY_BYTES)
+            async with asyncio.timeout(START_S_MAX):
+                reply = await loop.sock_recv(control, REPLY_BYTES)
         except ConnectionResetError:
+            reply = b""
+        except TimeoutError:
+            launcher = _launchers.get(_module(environment))
+            if launcher is not None:
+                launcher.kill()  # the next launch starts another one
             reply = b""
         if not reply:
             raise BlockingIOError(errno.EAGAIN, "the launcher of stub processes ended, or has no descriptors")
@@ -201,6 +250,11 @@ async def launch_stub(handover: Handover, environment: StubPython) -> StubProces
         return StubProcess(number, control, loop)
 
 
+def _module(environment: StubPython) -> str:
+    """The module that the launcher of such stubs has imported."""
+    return environment.module if isinstance(environment, Preloaded) else ""
+
+
 def _interpreter(environment: StubPython) -> str | None:
     return environment.interpreter if isinstance(environment, Environment) else None
 
@@ -209,8 +263,7 @@ def _request(control: socket.socket, handover: Handover, environment: StubPython
     """Request a stub whose guardian has this end of the control socket. Raises OSError."""
     with open(os.memfd_create("pyruntime order"), "wb", 0) as order:
         order.write(encode_order(_order(handover, environment)))
-        module = environment.module if isinstance(environment, Preloaded) else ""
-        _send(module, [control.fileno(), order.fileno(), *_descriptors(handover)])
+        _send(_module(environment), [control.fileno(), order.fileno(), *_descriptors(handover)])
 
 
 def _order(handover: Handover, environment: StubPython) -> Order:

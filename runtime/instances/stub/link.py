@@ -34,6 +34,9 @@ _LISTENING = (State.LOADING, State.SERVING, State.STOPPING)
 GRANT_BYTES = 8
 # The size of each read of the messages that a dead stub left in the socket, in bytes.
 REST_BYTES = 64 << 10
+# How long a stub that has hung up has to end by itself, in seconds: how it ends says why, and needs no longer than exit
+# handlers of its model.
+HUNG_UP_S_MAX = 2.0
 # The messages of one read that are handled without a look at the clock: a stub that answers batches sends fewer.
 MESSAGES_AT_ONCE = 16
 # The time for the messages of one stub in a turn of the event loop, in seconds. It is enough for dozens of messages.
@@ -57,14 +60,14 @@ class StubLink(asyncio.Protocol):
         self,
         name: str,
         handle: Callable[[Message], None],
-        kill: Callable[[], None],
+        kill: Callable[[str, float], None],
         on_end: Callable[[], None],
         soon: Callable[[Callable[[], None]], object],
     ) -> None:
         """`handle` takes the messages that have no handler of their own. It may raise PeerError.
 
-        `kill` ends a stub that breaks the protocol, or hangs up too early. `on_end` is called behind the last message.
-        `soon` calls back in the next turn of the event loop.
+        `kill` ends a stub that breaks the protocol, or hangs up too early, for a reason and after some seconds.
+        `on_end` is called behind the last message. `soon` calls back in the next turn of the event loop.
         """
         self.name = name
         self.is_open = False
@@ -175,7 +178,7 @@ class StubLink(asyncio.Protocol):
         except PeerError as exc:
             _LOG.error("%s: its stub broke the protocol and is killed: %s", self.name, exc)
             self._waiting.clear()
-            self._kill()
+            self._kill("it broke the protocol", 0.0)
         finally:
             self.write, self.write_now = self._writers
             if held:
@@ -222,7 +225,7 @@ class StubLink(asyncio.Protocol):
             _LOG.error("%s: its stub %s", self.name, error)
         self._on_end()
         if not finished:  # it died, or hung up: it cannot be used any more
-            self._kill()
+            self._kill("it has closed its connection to the server", HUNG_UP_S_MAX)
 
     def _lose(self) -> None:
         self._transport = None

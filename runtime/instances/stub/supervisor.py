@@ -20,7 +20,7 @@ NEW ── Started ─► INITIALIZING ── Ready ─► READY ── Exited �
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from signal import Signals
 
@@ -42,6 +42,10 @@ DOWN_S_FIRST = 15.0
 DOWN_S_MAX = 900.0
 
 
+# What is said of SIGKILL where nothing shows who sent it.
+UNKNOWN_CAUSE = "not by the server; it is unknown who sent it"
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits of a supervisor. All times are in seconds."""
@@ -57,9 +61,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
-    """How a process ended: `code` is its exit code, or minus the number of the signal that killed it."""
+    """How a process ended: `code` is its exit code, or minus the number of the signal that killed it.
+
+    `cause` says where SIGKILL came from, as far as that is known: a process cannot say it of itself.
+    """
 
     code: int
+    cause: str = field(default="", compare=False)
 
     def describe(self) -> str:
         """The end in words, for use after a colon: `killed by SIGSEGV`, `exited with code 3`."""
@@ -70,7 +78,7 @@ class ProcessExit:
         except ValueError:  # most real-time signals have no name
             return f"killed by signal {-self.code}"
         if name == "SIGKILL":
-            return "killed by SIGKILL (the kernel's out-of-memory killer, an operator, or the server: see its log)"
+            return f"killed by SIGKILL ({self.cause or UNKNOWN_CAUSE})"
         return f"killed by {name}"
 
 

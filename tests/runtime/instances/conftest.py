@@ -49,7 +49,7 @@ class Process:
         self.exited = loop.create_future()
         self.killed = False
 
-    def kill(self):
+    def kill(self, why=""):
         self.killed = self.killed or not self.exited.done()
         self.exit(-signal.SIGKILL)
 

@@ -46,14 +46,14 @@ def test_load_of_a_stub_that_has_hung_up(requests):
     async def act():
         connection = StubConnection("m_0", requests)
         exited = asyncio.get_running_loop().create_future()
-        connection._process = SimpleNamespace(exited=exited, kill=lambda: exited.set_result(ProcessExit(-9)))
+        connection._process = SimpleNamespace(exited=exited, kill=lambda why: exited.set_result(ProcessExit(-9)))
         connection.link._sock = Socket()
         connection.link.connection_made(SimpleNamespace(abort=lambda: None, write=None))
         exited.add_done_callback(lambda _: connection._replies.put_nowait(None))
         connection.link.data_received(b"\xc1")
         assert connection.link.state is State.CLOSED
         if not exited.done():
-            connection.kill()
+            connection.kill("a test")
         with pytest.raises(LoadError, match="the stub process of m_0 was killed"):
             await connection.load({}, {}, 1)
 

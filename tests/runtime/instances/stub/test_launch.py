@@ -177,7 +177,7 @@ def test_life(run, environment):
             assert resource.prlimit(stub.pid, resource.RLIMIT_NOFILE)[0] == FILES_MAX
             ours.sendall(channel.send(Stop()))
             assert await stub.exited == ProcessExit(0)
-            stub.kill()  # too late, and no harm
+            stub.kill("a test")  # too late, and no harm
             assert output.read() == b""
 
     run(live())
@@ -203,7 +203,7 @@ def test_death_is_an_event(run, environment):
     """Every death is reported at once with its signal, and leaves no zombie."""
 
     async def die():
-        for end in (lambda stub: stub.kill(), lambda stub: os.kill(stub.pid, signal.SIGSEGV)):
+        for end in (lambda stub: stub.kill("a test"), lambda stub: os.kill(stub.pid, signal.SIGSEGV)):
             async with launched(environment) as (stub, ours, _):
                 await says_hello(ours)
                 end(stub)
@@ -221,7 +221,7 @@ def test_request_to_kill_that_comes_too_late(run, sent, expected):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         process = StubProcess(0, ours, asyncio.get_running_loop())
-        process.kill()
+        process.kill("a test")
         if sent:
             theirs.send(sent)
         theirs.close()
@@ -253,9 +253,9 @@ def test_signals_for_the_host(run):
                     os.kill(pid, signum)
             async with launched() as (other, _, _):
                 assert title_of(stub.pid) is not None
-                other.kill()
+                other.kill("a test")
                 assert await other.exited == KILLED
-            stub.kill()
+            stub.kill("a test")
             assert await stub.exited == KILLED
 
     run(signal_all())
@@ -308,12 +308,12 @@ class TestLeftBehind:
                 daemon = int(await line_of(output))
                 async with launched(daemon_of(tmp_path, "time.sleep(1000)")) as (other, _, other_output):
                     others = int(await line_of(other_output))
-                    other.kill()
+                    other.kill("a test")
                     await other.exited
                     await gone(others)
                 assert parent_of(daemon) == parent_of(stub.pid)
                 assert title_of(daemon)
-                stub.kill()
+                stub.kill("a test")
                 assert await stub.exited == KILLED
                 await gone(daemon)
 
@@ -329,7 +329,7 @@ class TestLeftBehind:
             async with launched(Environment(str(program), "", OURS.variables)) as (stub, _, output):
                 pid = int(await line_of(output))
                 await asyncio.to_thread(wait_reaped, pid)
-                stub.kill()
+                stub.kill("a test")
                 assert await stub.exited == KILLED
 
         run(orphan())
@@ -365,7 +365,7 @@ def test_a_module_for_several_stubs(run, module):
             launchers = [parent_of(parent_of(stub.pid)) for stub, _, _ in stubs]
             assert launchers == [launch._launchers[name]._process.pid for name in ("", module, module)]
             for stub, _, _ in stubs:
-                stub.kill()
+                stub.kill("a test")
                 await stub.exited
 
     run(launch_three())
@@ -383,7 +383,7 @@ class TestLauncherKilled:
                 await gone(launch._launchers[""]._process.pid)
                 async with launched(environment) as (other, others, _):
                     await says_hello(others)
-                    other.kill()
+                    other.kill("a test")
                     assert await other.exited == KILLED
                 ours.sendall(channel.send(Stop()))
                 assert await stub.exited == ProcessExit(0)
@@ -415,10 +415,10 @@ class TestScarcity:
                     assert launch._launchers[""]._process.pid == pid
                     async with launched(environment) as (other, others, _):
                         await says_hello(others)
-                        other.kill()
+                        other.kill("a test")
                         await other.exited
                     assert title_of(stub.pid) == "triton_python_backend_stub m_0"
-                    stub.kill()
+                    stub.kill("a test")
                     assert await stub.exited == KILLED
 
             run(scenario())

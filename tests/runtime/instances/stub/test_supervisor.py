@@ -208,14 +208,18 @@ class TestStopping:
         (-signal.SIGSEGV, "killed by SIGSEGV"),
         (
             -signal.SIGKILL,
-            "killed by SIGKILL (the kernel's out-of-memory killer, an operator, or the server: see its log)",
+            "killed by SIGKILL (not by the server; it is unknown who sent it)",
         ),
         (-40, "killed by signal 40"),
     ],
 )
 def test_an_exit_in_words(code, words):
-    """The text distinguishes exit codes and signals, and names the likely causes of a kill."""
+    """The text distinguishes exit codes and signals, and does not guess who sent one."""
     assert ProcessExit(code).describe() == words
+
+
+def test_a_known_cause_of_sigkill_is_named():
+    assert ProcessExit(-9, "by the server: it is late").describe() == "killed by SIGKILL (by the server: it is late)"
 
 
 def test_repr_says_how_bad_it_is():

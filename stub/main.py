@@ -16,6 +16,7 @@ import threading
 from typing import Any
 
 from pyruntime.stub import c_pb_utils, debugging, logs, pb_utils
+from pyruntime.stub.high_descriptors import move_up
 from pyruntime.stub.memory import Regions
 from pyruntime.stub.worker import Worker
 from pyruntime.utils.channel import StubChannel
@@ -56,9 +57,10 @@ def run(
     # A model must not import modules from the host's current folder.
     sys.path[:] = [entry for entry in sys.path if entry and os.path.abspath(entry) != os.getcwd()]
     sys.path.append(IMPORTABLE)
+    sock, grants = (socket.socket(fileno=move_up(each.detach())) for each in (sock, grants))
+    requests, responses = (Region(move_up(each)) for each in (requests_fd, responses_fd))
     with sock, grants:
-        regions = Regions(Region(requests_fd), grants)
-        worker = Worker(name, sock, StubChannel(), regions, Region(responses_fd), growth_bytes)
+        worker = Worker(name, sock, StubChannel(), Regions(requests, grants), responses, growth_bytes)
         os.register_at_fork(after_in_child=worker.forked)
         worker.link.send(Hello(PROTOCOL_VERSION, os.getpid(), platform.python_version()))
         logs.install(worker.link.send)

@@ -17,6 +17,7 @@ import threading
 from types import FrameType
 from typing import List, Optional
 
+from pyruntime.stub.high_descriptors import move_up
 from pyruntime.stub.logs import LOGGER
 from pyruntime.utils.stacks import END, FILE_NAME, STACK_SIGNAL, Heading, encode_heading
 
@@ -33,7 +34,7 @@ class _StackServer:
     def __init__(self, model: str, version: str, instance: str) -> None:
         """Raises OSError, or AttributeError if the system's C library is too old."""
         self.file = -1
-        self.bell, self._ringing = os.pipe()
+        self.bell, self._ringing = map(move_up, os.pipe())
         try:
             self.name(model, version, instance)
         except BaseException:
@@ -49,8 +50,10 @@ class _StackServer:
             self.file = file
             faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
         else:
-            os.dup2(file, self.file, inheritable=False)  # keeps the number, so that no answer is lost in between
-            os.close(file)
+            try:
+                os.dup2(file, self.file, inheritable=False)  # keeps the number, so that no answer is lost in between
+            finally:
+                os.close(file)
 
     def wait(self) -> None:
         """Answer requests forever."""
@@ -101,7 +104,7 @@ def _new_file(heading: bytes) -> int:
     # `pyruntime stack` truncates the file after its heading, so writes must go to its current end.
     fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
     os.write(fd, heading)
-    return fd
+    return move_up(fd)
 
 
 def _stacks(besides: int) -> str:

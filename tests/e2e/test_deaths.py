@@ -5,6 +5,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 
 INPUT = {"IN": np.arange(3)}
 ECHO = """
@@ -21,6 +22,16 @@ LOST = "Stub process 'm_0' is not healthy. It was lost while it ran this request
 
 def echo(initialize="pass", execute="pass"):
     return ECHO.format(initialize=initialize, execute=execute)
+
+
+@pytest.mark.parametrize("last", [256, 1024])
+def test_a_model_may_close_low_descriptors_as_daemons_do(model, deploy, python, last):
+    """The connection to the server is none of them."""
+    model("m", echo(f"os.closerange(3, {last})"), more=python)
+    server = deploy()
+    for size in (3, 1 << 20):
+        array = np.arange(size)
+        assert np.array_equal(server.infer("m", {"IN": array}).as_numpy("OUT"), array)
 
 
 def test_a_model_that_closes_every_descriptor_exits_with_its_error(model, serve, python):

@@ -18,6 +18,7 @@ from typing import Protocol
 
 import uvloop
 
+from pyruntime.runtime.app.heap import trim_heap
 from pyruntime.runtime.app.load_reports import LoadReports
 from pyruntime.runtime.app.metrics import ServerMetrics
 from pyruntime.runtime.app.services import ModelServices
@@ -176,6 +177,13 @@ class Server:
         finally:
             self._log_tail.detach()
 
+    async def _watch(self) -> None:
+        """Measure the server and give memory back, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(trim_heap(), name="give memory back")
+            if self._settings.allow_metrics:
+                tasks.create_task(self._metrics.run(), name="measure the server")
+
     async def _serve(self) -> int:
         tasks = self._tasks
         try:
@@ -187,8 +195,7 @@ class Server:
         except (SettingsError, LoadError) as exc:
             _LOG.error("%s", exc)
             return 1
-        if self._settings.allow_metrics:
-            self._watching = tasks.create_task(self._metrics.run(), name="watch the server")
+        self._watching = tasks.create_task(self._watch(), name="watch the server")
         loading = tasks.create_task(self._load_all(names), name="load models")
         stopping = tasks.create_task(self._stop.wait(), name="wait for a signal")
         await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)

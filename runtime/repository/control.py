@@ -90,6 +90,7 @@ class ModelControl:
             request = LoadRequest(_override(name, config) if config else None)
         if files:
             request.files = check_files(name, config, files)
+            files = None  # the request's are given back as soon as they are written
         async with self._waits.waiting(caller, name, f"failed to load '{name}'"):
             self._dependencies.explicit.add(name)
             task = self._loads.begin(name, request)

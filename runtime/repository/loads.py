@@ -161,6 +161,8 @@ class ModelLoads:
         def ended(task: asyncio.Task[InferenceError | None]) -> None:
             self._running.discard(task)
             model.users -= 1
+            if model.load is task:
+                model.load = None  # an error that it ended with refers to all that the load knew
             if not model.users and not self._table.states(name):
                 del self._models[name]  # clients must not be able to fill memory with names
 
@@ -203,7 +205,10 @@ class ModelLoads:
 
     async def _update(self, name: str, model: _Model, request: LoadRequest) -> None:
         """Load the model of a request. Raises InferenceError, or LoadError before the load of any version begins."""
-        folder = OverrideFolder(name, request.files) if request.files else None
+        folder = None
+        if request.files:
+            folder = await _written(name, request.files)
+            request.files = {}  # they may take much memory
         try:
             # In a thread, because network disks may be slow.
             sight = await asyncio.to_thread(look, name, request, model.override, folder, self._settings)
@@ -340,6 +345,18 @@ class ModelLoads:
                     load = self.begin(name, LoadRequest())
                 if load is not None:
                     await asyncio.wait((load,))
+
+
+async def _written(name: str, files: Mapping[str, bytes]) -> OverrideFolder:
+    """The files of a request, which a thread writes. Raises LoadError. Cancelling it waits until nothing is left."""
+    writing = asyncio.ensure_future(asyncio.to_thread(OverrideFolder, name, files))
+    try:
+        return await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait((writing,))
+        if writing.exception() is None:
+            writing.result().release()
+        raise
 
 
 def _load_failed(name: str, failures: Mapping[int, Failure]) -> InferenceError:

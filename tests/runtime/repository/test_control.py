@@ -3,6 +3,8 @@
 """Model control: valid requests, their order, and the waits between loads."""
 
 import asyncio
+import gc
+import sys
 import tempfile
 
 import pytest
@@ -397,6 +399,29 @@ class TestOverrides:
             error = await refused(world.control.load("m", self.CONFIG, {f"file:{'x' * 300}": b""}))
             assert "the override files of model 'm' cannot be written" in error.message
             assert list((tmp_path / "tmp").iterdir()) == []
+
+        world(test)
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_contents_of_files(self, world, fails):
+        """Nothing refers to them after the load: they may take much memory."""
+        contents = bytes(range(256))
+
+        async def test(world):
+            world.add("m")
+            await world.control.load("m")
+            if fails:
+                world.fail("m")
+            before = sys.getrefcount(contents)
+            load = world.control.load("m", self.CONFIG, {"file:1/model.py": contents})
+            if fails:
+                await refused(load)
+            else:
+                await load
+            del load
+            await settle()
+            gc.collect()
+            assert sys.getrefcount(contents) == before
 
         world(test)
 

@@ -7,7 +7,7 @@ import pytest
 
 from pyruntime.runtime.config.parse import CONFIG_BYTES_MAX, parse_model_config
 from pyruntime.runtime.config.render import render
-from pyruntime.runtime.repository.override import OVERRIDE_FILES_MAX, check_files, parse_override
+from pyruntime.runtime.repository.override import ENTRIES_MAX, OVERRIDE_FILES_MAX, check_files, parse_override
 from pyruntime.utils.errors import Code, InferenceError
 
 
@@ -78,6 +78,15 @@ def test_a_configuration_that_is_too_long():
     """A configuration has the same limit wherever it comes from."""
     text = orjson.dumps({"name": "m" * CONFIG_BYTES_MAX}).decode()
     with pytest.raises(InferenceError, match=f"it has {len(text)} characters, and may have {CONFIG_BYTES_MAX}"):
+        parse_override(text)
+
+
+@pytest.mark.parametrize("field", ["input", "instance_group"])
+def test_very_many_entries(field):
+    """They are counted before anything is made of them."""
+    assert len(getattr(parse_override(orjson.dumps({field: [{}] * ENTRIES_MAX}).decode()), field)) == ENTRIES_MAX
+    text = orjson.dumps({field: [{}] * (ENTRIES_MAX + 1)}).decode()
+    with pytest.raises(InferenceError, match=f"'{field}' has {ENTRIES_MAX + 1} entries, and may have {ENTRIES_MAX}"):
         parse_override(text)
 
 

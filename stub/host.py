@@ -59,11 +59,18 @@ class Host:
         """A request is answered by execute and not by its sender, which may have begun to answer it."""
 
     def wait_for_room(self, serial: int) -> None:
-        """Wait while the client has too many responses of a request to receive, if the server limits them."""
+        """Wait while the client has too many responses of a request to receive, if the server limits them.
+
+        In a coroutine it does not wait, for the others: see backlog.py.
+        """
 
     def has_room(self, serial: int) -> bool:
         """Whether `wait_for_room` would not wait."""
         return True
+
+    def when_room(self, serial: int, wake: Callable[[], None]) -> None:
+        """Call `wake` once, from any thread or at once, as soon as `wait_for_room` would not wait."""
+        wake()
 
     def stream(self, serial: int, wanted: Set[str]) -> Stream:
         """The stream that all senders of a request share."""

@@ -8,7 +8,7 @@ any more; so the stream then ends by itself, and the client does not wait foreve
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional, Set
+from typing import TYPE_CHECKING, Any, Callable, Optional, Set
 
 if TYPE_CHECKING:
     from pyruntime.stub.host import Host
@@ -90,6 +90,14 @@ class Stream:
             self._closed = bool(flags)
             # With the lock, so that no other thread sends a response after the final one.
             self._host.respond(self._serial, response, self._wanted, bool(flags))
+
+    def has_room(self) -> bool:
+        """Whether the client has room for another response."""
+        return self._closed or not self._decoupled or self._host.has_room(self._serial)
+
+    def when_room(self, wake: Callable[[], None]) -> None:
+        """Call `wake` once, from any thread or at once, as soon as there is room."""
+        self._host.when_room(self._serial, wake)
 
     def fail(self, message: str) -> None:
         """End an open stream with an error."""

@@ -47,6 +47,7 @@ class Exchange:
         # Reentrant, because senders are used by destructors.
         self._changed = threading.Condition(threading.RLock())
         self._wake: Callable[[], None] | None = None
+        self._awaiting_room: list[Callable[[], None]] = []
 
     def refuse(self, error: InferenceError) -> None:
         """Refuse the request, as the server would."""
@@ -59,6 +60,14 @@ class Exchange:
         """Wait while the test has not taken too many responses."""
         with self._changed:
             self._changed.wait_for(lambda: self.is_dropped or self._flow.may_send(0))
+
+    def when_room(self, wake: Callable[[], None]) -> None:
+        """Call `wake` once, as soon as `wait_for_room` would not wait."""
+        with self._changed:
+            if not self.has_room():
+                self._awaiting_room.append(wake)
+                return
+        wake()
 
     def has_room(self) -> bool:
         """Whether `wait_for_room` would not wait."""
@@ -109,7 +118,9 @@ class Exchange:
                 return None
             self._flow.credit(0, 1)
             self._changed.notify_all()
-            return self._results.popleft()
+            result = self._results.popleft()
+        self._tell_room()
+        return result
 
     def when_next(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, as soon as `take` would not wait."""
@@ -124,7 +135,16 @@ class Exchange:
         with self._changed:
             self.is_dropped = True
             self._results.clear()
+        self._tell_room()
         self._tell()
+
+    def _tell_room(self) -> None:
+        with self._changed:
+            waiting: list[Callable[[], None]] = []
+            if self.has_room():
+                waiting, self._awaiting_room = self._awaiting_room, waiting
+        for wake in waiting:
+            wake()
 
     def wait_finished(self, timeout_s: float) -> bool:
         """Wait until the model has sent the last response; False if it takes longer."""

@@ -7,6 +7,7 @@ Responses pass through a region of shared memory as in a stub, so that tests see
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -141,8 +142,17 @@ class ModelServer(Host):
     def wait_for_room(self, serial: int) -> None:
         """See Host."""
         exchange = self._open.get(serial)
-        if self.decoupled and exchange is not None:
+        # A coroutine does not wait: what it sends to a client without room is kept.
+        if self.decoupled and exchange is not None and asyncio._get_running_loop() is None:
             exchange.wait_for_room()
+
+    def when_room(self, serial: int, wake: Callable[[], None]) -> None:
+        """See Host."""
+        exchange = self._open.get(serial)
+        if self.decoupled and exchange is not None:
+            exchange.when_room(wake)
+        else:
+            wake()
 
     def has_room(self, serial: int) -> bool:
         """See Host."""

@@ -16,7 +16,6 @@ import triton_python_backend_utils as pb_utils
 
 from pyruntime.backends.toolkit.text import TextRequest, TextResponses, read_text_request
 from pyruntime.utils.errors import Code
-from pyruntime.utils.flow_control import RESPONSES_AHEAD_MAX
 
 # The time between two looks at whether clients have left. A step of a language model takes about as long.
 CANCELLED_POLL_S = 0.02
@@ -76,18 +75,15 @@ class TextStreams:
 
     async def _stream(self, request: TextRequest, sender: Any) -> None:
         responses = TextResponses(request)
-        sent = 0
         finished = False
         async with aclosing(self._generate(request)) as outputs:
             async for output in outputs:
                 if output.finished:
                     sender.send(responses.make(output), flags=_FINAL)
                     finished = True  # the generator ends by itself; closing it here would abort the request
-                elif request.stream and sent < RESPONSES_AHEAD_MAX:
+                elif request.stream:
+                    await sender.wait_for_room()
                     sender.send(responses.make(output))
-                    sent += 1
-                elif request.stream:  # it may wait for the client, and other requests must not
-                    await asyncio.to_thread(sender.send, responses.make(output))
         if not finished:
             raise RuntimeError("the engine ended the request without its last output")
 

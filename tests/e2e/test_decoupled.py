@@ -589,6 +589,48 @@ def infer(server, count, size):
     return server.infer("sink", {"IN": np.array([count, size])}).as_numpy("OUT").tolist()
 
 
+# As SOURCE, with a coroutine for each request, all of them in one thread.
+COROUTINES_OF_SOURCE = """
+import asyncio
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.folder = args["model_repository"]
+
+    async def execute(self, requests):
+        (request,) = requests
+        count, size = request.inputs()[0].as_numpy()
+        sender = request.get_response_sender()
+        for number in range(count):
+            with open(f"{self.folder}/begun", "a") as file:
+                file.write("x")
+            AWAIT
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.full(size // 8, number))]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("room", "begun"),
+    [("await asyncio.sleep(0)", 2 * RESPONSES_AHEAD_MAX), ("await sender.wait_for_room()", RESPONSES_AHEAD_MAX + 1)],
+    ids=["kept back", "awaits room"],
+)
+def test_a_coroutine_whose_client_does_not_read_does_not_stop_the_others(
+    model, serve, tmp_path, wait_until, room, begun
+):
+    folder = model("source", COROUTINES_OF_SOURCE.replace("AWAIT", room), more=DECOUPLED)
+    os.mkfifo(model("sink", SINK) / "gate")
+    server = serve()
+    with ThreadPoolExecutor() as clients:
+        unread = clients.submit(infer, server, 2 * RESPONSES_AHEAD_MAX, 8)
+        with open(tmp_path / "sink" / "gate", "w") as gate:
+            wait_until(lambda: (folder / "begun").exists() and (folder / "begun").stat().st_size == begun)
+            assert [event["OUT"] for event in server.stream("source", IN=[3, 8])] == [0, 1, 2]
+            assert not unread.done()
+            gate.write("2\n")
+        assert unread.result() == [*range(2 * RESPONSES_AHEAD_MAX)]
+
+
 # One thread sends to all requests of a batch in turn.
 IN_TURN = """
 class TritonPythonModel:

@@ -2,15 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server for a model's objects, over a link that notes its messages: the test is the host."""
 
+import asyncio
+import json
 import threading
 
 import numpy as np
 import pytest
 
 from pyruntime.runtime.regions import create_region
+from pyruntime.stub import backlog
 from pyruntime.stub.pb_utils import InferenceResponse, Tensor, TritonError, TritonModelException
 from pyruntime.stub.responses import ResponseWriter
-from pyruntime.stub.server import DROPPED_MAX, Server
+from pyruntime.stub.server import DROPPED_MAX, FULL, Server
 from pyruntime.utils.errors import Code, LocalError
 from pyruntime.utils.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX
 from pyruntime.utils.messages import OK, REPORT_DROPPED, Ask, Measure, Reply, Respond
@@ -190,6 +193,86 @@ class TestRoom:
             bench.server.respond(7, response(), WANTED, False)
         bench.link.closed = True
         bench.server.wait_for_room(7)
+
+
+def in_coroutine(function, *arguments):
+    """Call a function in a coroutine."""
+
+    async def call():
+        return function(*arguments)
+
+    return asyncio.run(call())
+
+
+def send_all(bench, numbers):
+    """Send so many responses in a coroutine, as a stream does. The parameter of each is its number."""
+
+    def send():
+        for number in numbers:
+            bench.server.wait_for_room(7)
+            made = InferenceResponse([Tensor("OUT", np.zeros(8, np.uint8))], parameters={"n": number})
+            bench.server.respond(7, made, WANTED, False)
+
+    in_coroutine(send)
+
+
+def sent_numbers(bench):
+    return [json.loads(each.response[4])["n"] for each in bench.link.sent if each.response and each.response[0] == OK]
+
+
+class TestCoroutineWithoutRoom:
+    def test_does_not_wait(self, bench):
+        send_all(bench, range(RESPONSES_AHEAD_MAX + 5))
+        assert bench.link.waits == 0
+        assert sent_numbers(bench) == [*range(RESPONSES_AHEAD_MAX)]
+
+    def test_has_its_responses_sent_in_order_as_the_client_takes_others(self, bench):
+        send_all(bench, range(RESPONSES_AHEAD_MAX + 5))
+        bench.server.credit([[7, 3]])
+        assert sent_numbers(bench) == [*range(RESPONSES_AHEAD_MAX + 3)]
+        send_all(bench, [RESPONSES_AHEAD_MAX + 5])
+        bench.server.credit([[7, 100]])
+        assert sent_numbers(bench) == [*range(RESPONSES_AHEAD_MAX + 6)]
+        assert bench.server.has_room(7)
+        assert 7 not in bench.server._backlog
+
+    def test_has_the_end_sent_behind_them(self, bench):
+        send_all(bench, range(RESPONSES_AHEAD_MAX + 1))
+        in_coroutine(bench.server.respond, 7, None, WANTED, True)
+        assert not bench.link.sent[-1].final
+        bench.server.credit([[7, 1]])
+        assert sent_numbers(bench) == [*range(RESPONSES_AHEAD_MAX + 1)]
+        assert [each.final for each in bench.link.sent].index(True) == RESPONSES_AHEAD_MAX + 1
+        assert bench.server._flow._sizes == {}
+
+    def test_has_none_sent_when_execute_answers_otherwise(self, bench):
+        send_all(bench, range(RESPONSES_AHEAD_MAX + 5))
+        bench.server.ended(7)
+        bench.server.credit([[7, 5]])
+        assert sent_numbers(bench) == [*range(RESPONSES_AHEAD_MAX)]
+        assert bench.live == RESPONSES_AHEAD_MAX
+
+    def test_that_sends_too_much_ends_its_request_with_an_error(self, bench, monkeypatch, caplog):
+        monkeypatch.setattr(backlog, "RESPONSES_KEPT_MAX", 4)
+        send_all(bench, range(RESPONSES_AHEAD_MAX + 9))
+        assert bench.server.is_cancelled(7)
+        assert bench.live == RESPONSES_AHEAD_MAX + 4
+        in_coroutine(bench.server.respond, 7, None, WANTED, True)
+        bench.server.credit([[7, 5]])
+        assert sent_numbers(bench) == [*range(RESPONSES_AHEAD_MAX + 4)]
+        assert [(each.final, each.response[:2]) for each in bench.link.sent[-1:]] == [(True, (Code.UNAVAILABLE, FULL))]
+        assert not bench.server.is_cancelled(7)
+
+    def test_may_await_room(self, bench):
+        send_all(bench, range(RESPONSES_AHEAD_MAX + 2))
+        woken = []
+        bench.server.when_room(7, lambda: woken.append(7))
+        bench.server.credit([[7, 2]])
+        assert not woken
+        bench.server.credit([[7, 1]])
+        assert woken == [7]
+        bench.server.when_room(7, lambda: woken.append(8))
+        assert woken == [7, 8]
 
 
 class TestCancelled:

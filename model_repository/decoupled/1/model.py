@@ -27,6 +27,10 @@ class TritonPythonModel:
                 pb_utils.Tensor("TOKEN", np.array([word.encode()], dtype=np.object_)),
                 pb_utils.Tensor("INDEX", np.array([index], dtype=np.int32)),
             ]
+            if hasattr(
+                sender, "wait_for_room"
+            ):  # not in Triton, where responses pile up for a client that does not read
+                await sender.wait_for_room()
             sender.send(pb_utils.InferenceResponse(outputs))
             await asyncio.sleep(TOKEN_S)
         # The end may also come with the last response: send(response, flags=...).

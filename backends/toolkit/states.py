@@ -49,7 +49,13 @@ class States:
 
     def _memory(self, request: pb_utils.InferenceRequest, made: pb_utils.Tensor) -> Any:
         """The memory of a state, as an array. Raises ValueError if the state that was made does not fit."""
-        taken = pb_utils.get_input_tensor_by_name(request, self._inputs[made.name()])
+        name = self._inputs[made.name()]
+        taken = pb_utils.get_input_tensor_by_name(request, name)
+        if taken is None:
+            raise ValueError(
+                f"the request has no '{name}', whose place the state '{made.name()}' takes: a sample of model_warmup "
+                "lists states like inputs"
+            )
         if (taken.triton_dtype(), taken.shape()) != (made.triton_dtype(), made.shape()):
             raise ValueError(
                 f"the state '{made.name()}' has the shape {made.shape()}, and cannot take the place of "

@@ -106,6 +106,14 @@ class TestInPlace:
         )
         assert kept.tolist() == [[1, 1]]
 
+    def test_a_request_without_the_state(self):
+        """A sample of a warm-up may lack it, where the framework does not need it."""
+        batches = executor(lambda inputs, names: {"N": inputs["A"]}, state("S", "N", **IN_PLACE))
+        (response,) = batches.execute([request(A=row(1))])
+        assert response.error().message() == (
+            "the request has no 'S', whose place the state 'N' takes: a sample of model_warmup lists states like inputs"
+        )
+
     def test_outputs_that_are_inputs(self):
         """A model may return its inputs: the old state as an output, or states in exchange."""
         first, second = row(1), row(2)

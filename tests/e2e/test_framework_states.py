@@ -73,6 +73,17 @@ class Sum(torch.nn.Module):
         return sum(x), sum(x) * 2
 """
 
+# The second number is how many rows have a request, the third how many there are.
+READY_MODULE = """
+import torch
+
+class Sum(torch.nn.Module):
+    def forward(self, IN, READY, SUM):
+        total = IN + SUM
+        rows = torch.tensor([[int(READY.sum()), len(READY)]]).expand(len(IN), 2)
+        return {"OUT": torch.cat([total, rows], 1), "NEXT": total}
+"""
+
 
 def torch_module():
     pytest.importorskip("torch", reason="torch is not installed (pip install torch)")
@@ -288,6 +299,30 @@ class TestPytorch:
         assert (
             "has 3 inputs, with those in sequence_batching: IN, START, SUM; and its forward takes 2: a, bef" in reason
         )
+
+    @pytest.mark.parametrize("field", ["", "use_same_buffer_for_input_output: true "])
+    def test_rows_without_a_request(self, field, deploy, model):
+        """A model that has READY gets rows of zeros for slots without a request, and these change no state."""
+        torch_module()
+        control = START.replace("START", "READY")
+        config = 'backend: "pytorch" instance_group { kind: KIND_CPU count: 1 }\n' + ANY_SUMS
+        (model("m", None, config, batching(STATE + field, more=control)) / "1" / "model.py").write_text(READY_MODULE)
+        server = deploy()
+        assert ask(server, "m", 1, 5, start=True) == [5, 1, 1]
+        assert ask(server, "m", 2, 7, start=True) == [7, 1, 2]
+        assert ask(server, "m", 2, 7) == [14, 1, 2]
+        assert ask(server, "m", 1, 5) == [10, 1, 1]
+
+    @pytest.mark.parametrize("field", ["", "use_same_buffer_for_input_output: true "])
+    def test_a_datatype_that_numpy_lacks(self, field, deploy, model):
+        """A state may be BF16."""
+        torch_module()
+        state = STATE.replace("INT64", "BF16") + field
+        code = SUM_MODULE.replace("a + before", "a.bfloat16() + before")
+        folder = model("m", None, 'backend: "pytorch"\n' + TENSORS, batching(state))
+        (folder / "1" / "model.py").write_text(code.replace('"OUT": total', '"OUT": total.long()'))
+        server = deploy()
+        assert [ask(server, "m", 1, 5, start=True), ask(server, "m", 1, 5), ask(server, "m", 1, 5)] == [[5], [10], [15]]
 
 
 class TestStatesOfTheConfiguration:

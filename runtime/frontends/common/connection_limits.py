@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Collection
+from contextlib import suppress
 from fcntl import ioctl
-from termios import FIONREAD
+from termios import FIONREAD, TIOCOUTQ
 from typing import Protocol
 
 from pyruntime.runtime import descriptors
@@ -134,9 +135,20 @@ def has_unread(transport: asyncio.BaseTransport) -> bool:
     count = array("i", [0])
     try:
         ioctl(transport.get_extra_info("socket").fileno(), FIONREAD, count)
-    except OSError:  # the client is gone
+    except (OSError, ValueError):  # the client is gone
         return False
     return count[0] > 0
+
+
+def unacknowledged(transport: asyncio.Transport) -> int:
+    """The bytes that the client has not acknowledged: those in the transport and those in the kernel.
+
+    They become fewer while the client reads, long before the kernel takes more of the transport's.
+    """
+    count = array("i", [0])
+    with suppress(OSError, ValueError):  # the client is gone
+        ioctl(transport.get_extra_info("socket").fileno(), TIOCOUTQ, count)
+    return transport.get_write_buffer_size() + count[0]
 
 
 class CheckedConnection(Protocol):

@@ -12,14 +12,14 @@ from time import monotonic
 from typing import Any
 
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.frontends.common.connection_limits import LIMIT, report_unsent
+from pyruntime.runtime.frontends.common.connection_limits import LIMIT, report_unsent, unacknowledged
 from pyruntime.runtime.frontends.grpc.call import MESSAGE_BYTES_MAX, Call, Place
 from pyruntime.runtime.frontends.grpc.calls import begin_call
 from pyruntime.runtime.frontends.grpc.head import CallHead
-from pyruntime.runtime.frontends.grpc.keepalive import STALLED_S_MAX, Action, Keepalive
+from pyruntime.runtime.frontends.grpc.keepalive import Action, Keepalive
 from pyruntime.runtime.frontends.grpc.repeated_requests import find_answer
 from pyruntime.runtime.frontends.grpc.status import HEAD, OK_TRAILERS, Status
-from pyruntime.runtime.frontends.grpc.stream_stall_detector import Stalls
+from pyruntime.runtime.frontends.grpc.stream_stall_detector import HALF_MESSAGE_S_MAX, Stalls
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
 from pyruntime.runtime.inference.pending_bytes import PendingBytesError
 from pyruntime.runtime.native import _http2
@@ -72,6 +72,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
     _limit = LIMIT
     # The checks since the last event of a call.
     _quiet = 0
+    # What the client had not acknowledged at the last check, while the transport cannot send.
+    _unacknowledged = 0
     # Whether bytes wait for the client to read them.
     _unsent = False
     # The session cannot send while it parses received bytes. Responses of that time, and those of the calls whose
@@ -438,7 +440,10 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(CHECK_S, self._check)
         for call in list(self._calls.values()):
             call.check(now)
-        self._end_stalled(now)
+        moves = self._moves()
+        if moves:
+            self._keepalive.took()
+        self._end_stalled(now, moves)
         match self._keepalive.due(now, begun=self.session.begun, has_calls=bool(self._calls), blocked=self._unsent):
             case Action.CUT:
                 self.abort()
@@ -450,13 +455,22 @@ class GrpcConnection(asyncio.BufferedProtocol):
                 pass
         self._flush()
 
-    def _end_stalled(self, now: float) -> None:
+    def _moves(self) -> bool:
+        """Whether the client has acknowledged some of what the transport could not send."""
+        transport, before = self._transport, self._unacknowledged
+        if transport is None or not self._write_paused:
+            self._unacknowledged = 0
+            return False
+        self._unacknowledged = unacknowledged(transport)
+        return self._unacknowledged < before
+
+    def _end_stalled(self, now: float, moves: bool) -> None:
         """End calls whose client stopped within a message, or reads none of its responses."""
-        silent, stuck = self._stalls.look(now, self.session.waiting())
+        silent, stuck = self._stalls.look(now, self.session.waiting(), moves=moves)
         for stream in silent:
             call = self._calls.get(stream)
             if call is not None:
-                call.fail(Status.DEADLINE_EXCEEDED, f"nothing of a message came for {STALLED_S_MAX:.0f} s")
+                call.fail(Status.DEADLINE_EXCEEDED, f"nothing of a message came for {HALF_MESSAGE_S_MAX:.0f} s")
         for stream in stuck:
             call = self._calls.get(stream)
             self.session.reset(stream, _CANCEL)

@@ -15,8 +15,9 @@ from pyruntime.runtime.settings import ServerSettings
 
 # How long a client may take to complete the handshake of HTTP/2.
 HANDSHAKE_S_MAX = 20.0
-# A client that reads nothing for this long while responses wait for it is cut off, because these occupy memory.
-STALLED_S_MAX = 30.0
+# A client that reads nothing for this long while responses wait for it is cut off, because these occupy memory. Clients
+# open windows late: one that reads 500 bytes a second may do so each two minutes.
+STALLED_S_MAX = 150.0
 # The shortest interval of pings by a client without calls, unless the settings permit more: as in gRPC.
 IDLE_PING_S_MIN = 7200.0
 # Maximum ages differ by up to this share, as in gRPC, so that connections that began together do not end together.

@@ -12,6 +12,9 @@ from collections.abc import Iterable
 
 from pyruntime.runtime.frontends.grpc.keepalive import STALLED_S_MAX
 
+# The longest pause within a message, in seconds.
+HALF_MESSAGE_S_MAX = 30.0
+
 # The streams on which the client stopped sending, and those on which it stopped reading.
 Stalled = tuple[list[int], list[int]]
 
@@ -24,16 +27,23 @@ class Stalls:
         self._incoming: dict[int, tuple[int, float]] = {}
         self._outgoing: dict[int, tuple[int, float]] = {}
 
-    def look(self, now: float, waiting: Iterable[tuple[int, int, int]]) -> Stalled:
-        """The streams that have made no progress for too long. `waiting`: see Session in native/_http2.pyi."""
+    def look(self, now: float, waiting: Iterable[tuple[int, int, int]], *, moves: bool = False) -> Stalled:
+        """The streams that have made no progress for too long. `waiting`: see Session in native/_http2.pyi.
+
+        `moves`: the client reads what lies before all of them, so none of them is stuck.
+        """
         rows = list(waiting)
-        self._incoming, silent = _compare(now, self._incoming, ((stream, taken) for stream, taken, _ in rows))
-        self._outgoing, stuck = _compare(now, self._outgoing, ((stream, sent) for stream, _, sent in rows))
+        incoming = ((stream, taken) for stream, taken, _ in rows)
+        self._incoming, silent = _compare(now, self._incoming, incoming, HALF_MESSAGE_S_MAX)
+        if moves:
+            self._outgoing.clear()
+        outgoing = ((stream, sent) for stream, _, sent in rows)
+        self._outgoing, stuck = _compare(now, self._outgoing, outgoing, STALLED_S_MAX)
         return silent, stuck
 
 
 def _compare(
-    now: float, before: dict[int, tuple[int, float]], counts: Iterable[tuple[int, int]]
+    now: float, before: dict[int, tuple[int, float]], counts: Iterable[tuple[int, int]], limit_s: float
 ) -> tuple[dict[int, tuple[int, float]], list[int]]:
     seen = {}
     stalled = []
@@ -43,7 +53,7 @@ def _compare(
         last = before.get(stream)
         if last is None or last[0] != count:
             last = (count, now)
-        elif now - last[1] >= STALLED_S_MAX:
+        elif now - last[1] >= limit_s:
             stalled.append(stream)
         seen[stream] = last
     return seen, stalled

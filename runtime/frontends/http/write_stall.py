@@ -8,8 +8,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-# A client that reads nothing for this long, in seconds, while a response waits for it, is cut off.
-STALLED_S_MAX = 30.0
+from pyruntime.runtime.frontends.common.connection_limits import unacknowledged
+
+# A client that reads nothing for this long, in seconds, while a response waits for it, is cut off. A client's kernel
+# acknowledges nothing for as long as it takes to read up to 64 KiB, so one that reads 500 bytes a second goes on.
+STALLED_S_MAX = 150.0
 
 _LOG = logging.getLogger("pyruntime.frontends")
 
@@ -26,15 +29,15 @@ class WriteStall:
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._timer = call_later(STALLED_S_MAX, self._check, transport.get_write_buffer_size())
+        self._timer = call_later(STALLED_S_MAX, self._check, unacknowledged(transport))
 
     def end(self) -> None:
         """Everything is sent, or the connection is lost."""
         self._timer.cancel()
 
     def _check(self, left: int) -> None:
-        """Cut the connection, unless fewer than `left` bytes wait: then check again later."""
-        waiting = self._transport.get_write_buffer_size()
+        """Cut the connection, unless fewer than `left` bytes are unacknowledged: then check again later."""
+        waiting = unacknowledged(self._transport)
         if waiting < left:
             self._timer = call_later(STALLED_S_MAX, self._check, waiting)
             return

@@ -439,4 +439,5 @@ def timers(monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(write_stall, "call_later", call_later)
+    monkeypatch.setattr(write_stall, "unacknowledged", lambda transport: transport.get_write_buffer_size())
     return made

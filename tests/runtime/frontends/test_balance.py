@@ -145,6 +145,7 @@ class Balance(RuleBasedStateMachine):
         self.loop = Loop()
         self.patches.setattr(asyncio, "get_running_loop", lambda: self.loop)
         self.patches.setattr(write_stall, "call_later", lambda *_: SimpleNamespace(cancel=lambda: None))
+        self.patches.setattr(write_stall, "unacknowledged", lambda transport: 0)
         self.patches.setattr(pending_bytes, "WAIT_S_MAX", 1.0)
         self.server = Server(INPUT_BYTES_MAX)
         self.state = state = self.server.state

@@ -1,6 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
+import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -152,3 +154,21 @@ def test_excess(monkeypatch, held):
         assert not [each for each in busy if each.closed]
 
     asyncio.run(asyncio.wait_for(check(), PATIENCE_S))
+
+
+def test_what_a_client_has_not_read():
+    """Bytes are acknowledged as the client's kernel takes them; what is unread is seen without reading it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        transport = SimpleNamespace(get_extra_info=lambda name: ours, get_write_buffer_size=lambda: 5)
+        assert connection_limits.unacknowledged(transport) == 5
+        assert not connection_limits.has_unread(transport)
+        ours.send(b"x" * 1000)
+        before = connection_limits.unacknowledged(transport)
+        assert before > 5
+        theirs.recv(1000)
+        assert connection_limits.unacknowledged(transport) == 5
+        theirs.send(b"x")
+        assert connection_limits.has_unread(transport)
+    assert connection_limits.unacknowledged(transport) == 5
+    assert not connection_limits.has_unread(transport)

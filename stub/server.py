@@ -117,6 +117,8 @@ class Server(Host):
                 self._count(serial, wire, size, final)
         if not is_kept:
             self._post(serial, wire, final)
+        elif serial in self._cut:  # without the lock, as in _send_kept: the log is sent, too
+            LOGGER.warning("a request ends: %s", FULL)
         if final:
             self._on_final()
 
@@ -136,7 +138,6 @@ class Server(Host):
             if kept.response is not None:
                 self._writer.drop(kept.response)
             self._cut.add(serial)
-            LOGGER.warning("a request ends: %s", FULL)
             kept = Kept(encode_error(Code.UNAVAILABLE, FULL), 0, True)
         backlog.add(serial, kept)
         return True

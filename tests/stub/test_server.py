@@ -11,6 +11,7 @@ import pytest
 
 from pyruntime.runtime.regions import create_region
 from pyruntime.stub import backlog
+from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.pb_utils import InferenceResponse, Tensor, TritonError, TritonModelException
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.stub.server import DROPPED_MAX, FULL, Server
@@ -252,10 +253,13 @@ class TestCoroutineWithoutRoom:
         assert sent_numbers(bench) == [*range(RESPONSES_AHEAD_MAX)]
         assert bench.live == RESPONSES_AHEAD_MAX
 
-    def test_that_sends_too_much_ends_its_request_with_an_error(self, bench, monkeypatch, caplog):
+    def test_that_sends_too_much_ends_its_request_with_an_error(self, bench, monkeypatch):
+        warnings = []
+        monkeypatch.setattr(LOGGER, "warning", lambda text, *arguments: warnings.append(text % arguments))
         monkeypatch.setattr(backlog, "RESPONSES_KEPT_MAX", 4)
         send_all(bench, range(RESPONSES_AHEAD_MAX + 9))
         assert bench.server.is_cancelled(7)
+        assert warnings == [f"a request ends: {FULL}"]
         assert bench.live == RESPONSES_AHEAD_MAX + 4
         in_coroutine(bench.server.respond, 7, None, WANTED, True)
         bench.server.credit([[7, 5]])

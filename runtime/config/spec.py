@@ -75,6 +75,12 @@ class DynamicBatchingSpec:
     level_policies: tuple[tuple[int, QueuePolicySpec], ...] = ()
     preserve_ordering: bool = False
 
+    @property
+    def takes_timeouts(self) -> bool:
+        """Whether the timeout of a request may shorten the time that it waits."""
+        policies = (self.policy, *(policy for _, policy in self.level_policies if self.priority_levels))
+        return any(policy.allow_timeout_override and policy.default_timeout_us for policy in policies)
+
     def policy_of(self, level: int) -> QueuePolicySpec:
         """The policy of a priority level. Levels inherit all of the default policy, or nothing."""
         return dict(self.level_policies).get(level, self.policy) if self.priority_levels else self.policy

@@ -8,6 +8,7 @@ It owns the version's request memory, its scheduler, its instances and its stati
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -38,6 +39,14 @@ from pyruntime.runtime.scheduling.factory import create_scheduler
 from pyruntime.runtime.scheduling.policy_queue import QueueFull
 from pyruntime.runtime.scheduling.resource_grants import ResourceGrants
 from pyruntime.utils.errors import Code, InferenceError
+
+_LOG = logging.getLogger("pyruntime.inference")
+
+_TIMEOUT_WITHOUT_EFFECT = (
+    "a request to model '{}' has a timeout, which does not limit how long it waits (this is said once): the model's "
+    "dynamic_batching has no queue policy with default_timeout_microseconds and allow_timeout_override. Its own code "
+    "can read the timeout"
+)
 
 # The time for finalize when the accepted requests have used up all of the timeout, in seconds.
 FINALIZE_S_MIN = 2.0
@@ -104,6 +113,8 @@ class ModelVersion:
         self.is_gone = False
         self._gone: InferenceError | None = None
         self._is_lost = False
+        # Whether to say that the next timeout of a request has no effect.
+        self._warns_of_timeouts = not _takes_timeouts(spec)
         self._finalize = finalize
 
     def __repr__(self) -> str:
@@ -261,6 +272,9 @@ class ModelVersion:
         Raises InferenceError UNAVAILABLE if the queue is full, and INVALID_ARG if its sequence does not permit the
         request now. The job's memory is free then, and `respond` is not called.
         """
+        if self._warns_of_timeouts and job.timeout_s:
+            self._warns_of_timeouts = False
+            _LOG.warning("%s", _TIMEOUT_WITHOUT_EFFECT.format(self.spec.name))
         if self.statistics.first_responses is not None:
             job.respond = FirstResponse(job, self.statistics)
         if self._cached is not None:
@@ -453,6 +467,12 @@ class Exchange:
     instances: Sequence[Executor]
     new: Sequence[Executor]
     configure: Callable[[], None]
+
+
+def _takes_timeouts(spec: ModelSpec) -> bool:
+    """Whether timeouts of requests have an effect: in the queue, on the wait for a slot, or on the steps."""
+    batching = spec.dynamic_batching
+    return bool(spec.sequence_batching or spec.ensemble or (batching and batching.takes_timeouts))
 
 
 async def _wait_ended(instance: Executor, ended: asyncio.Event, timeout_s: float) -> None:

@@ -168,6 +168,31 @@ class TestInfer:
             made.start(job)
         assert told == [caught.value]
 
+    @pytest.mark.parametrize(
+        ("text", "told"),
+        [
+            ("", 1),
+            ("dynamic_batching { }", 1),
+            ("dynamic_batching { default_queue_policy { allow_timeout_override: true } }", 1),
+            ("dynamic_batching { default_queue_policy { default_timeout_microseconds: 9 } }", 1),
+            (
+                "dynamic_batching { default_queue_policy "
+                "{ default_timeout_microseconds: 9000000 allow_timeout_override: true } }",
+                0,
+            ),
+        ],
+    )
+    def test_a_timeout_without_effect_is_said_once(self, memory, caplog, text, told):
+        async def test():
+            made = model(memory, Instance(), text=text)
+            for timeout_us in (0, 5_000_000, 5_000_000):
+                wanted = request()
+                wanted.timeout_us = timeout_us
+                made.infer(wanted, ignore)
+
+        asyncio.run(test())
+        assert caplog.text.count("a request to model 'm' has a timeout, which does not limit how long it waits") == told
+
     def test_refused_by_its_sequence(self, memory):
         """A request that its sequence refuses is INVALID_ARG with Triton's message, and leaves nothing behind."""
         made = model(memory, Instance(), text="sequence_batching {}")

@@ -150,7 +150,9 @@ class Batcher(Generic[Q]):
 
         In the past if there is no delay; None if the queue is empty.
         """
-        return self.queue.oldest_s() + self._delay_s if self.queue.count else None
+        if not self.queue.count:
+            return None
+        return self.queue.oldest_s() + self._delay_s if self._delay_s else next(iter(self.queue)).arrived_s
 
     def put_back(self, batch: list[Q]) -> None:
         """Queue a batch again whose instance died before it began, without a limit: see PolicyQueue."""

@@ -9,15 +9,18 @@ Its own timeout may make that time shorter, where the policy allows it.
 
 *No level starves.* A batch takes requests in the order of the queue, so a level may be passed over as long as those
 before it have requests. A level with waiting requests that PASSED_OVER_MAX batches have passed over has its turn: the
-next batch begins with it. If several levels have, the one that was passed over most often comes first. So of n levels
-each has a request in one of any PASSED_OVER_MAX + n batches.
+next batch begins with it. If several levels have, the one that was passed over most often comes first, or of those the
+one whose first request came first. So of n levels each has a request in one of any PASSED_OVER_MAX + n batches.
+
+Thousands of levels may have requests. A batch looks only at those that it takes requests from: how often a level was
+passed over is the number of batches since it was last served, and the level that waits longest for that comes first.
 """
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, count
 from operator import attrgetter
@@ -62,7 +65,7 @@ class QueueFull(PyruntimeError):
 class _Level(Generic[Q]):
     """One priority level: requests in time, and those that are late, each in order."""
 
-    __slots__ = ("again", "in_time", "late", "passed_over", "policy", "statistics")
+    __slots__ = ("again", "in_time", "late", "policy", "served_at", "statistics")
 
     def __init__(self, policy: QueuePolicySpec, statistics: LevelStatistics) -> None:
         # By identity, so that removing a request takes constant time: a thousand clients may disconnect at once.
@@ -71,7 +74,8 @@ class _Level(Generic[Q]):
         # The identities of requests in time that their model has begun. They queue by the time of that.
         self.again: set[int] = set()
         self.policy = policy
-        self.passed_over = 0
+        # The number of the batch that was taken last when the level was served, or had its first request.
+        self.served_at = 0
         self.statistics = statistics
 
     def __len__(self) -> int:
@@ -123,7 +127,9 @@ class PolicyQueue(Generic[Q]):
         "_numbers",
         "_serials",
         "_statistics",
+        "_taken_count",
         "_turn",
+        "_unserved",
         "count",
         "has_levels",
     )
@@ -140,6 +146,9 @@ class PolicyQueue(Generic[Q]):
         self._numbers: list[int] = []
         # The level that comes before all others now, 0 for none.
         self._turn = 0
+        # How many batches were taken; and the levels with requests, first the one that was served longest ago.
+        self._taken_count = 0
+        self._unserved: OrderedDict[int, None] = OrderedDict()
         # A heap of deadlines in seconds, and what is due then; the latter also by the identities of requests.
         self._deadlines: list[tuple[float, int, _Due[Q]]] = []
         self._due: dict[int, _Due[Q]] = {}
@@ -148,7 +157,7 @@ class PolicyQueue(Generic[Q]):
     def __iter__(self) -> Iterator[Q]:
         """All requests, in the order in which they are taken."""
         levels = self._levels
-        return chain.from_iterable([levels[number] for number in self._order()])
+        return chain.from_iterable(levels[number] for number in self._order())
 
     def add(self, queued: Q) -> bool:
         """Queue a request. Returns whether it is the last one now. Raises QueueFull, and then changes nothing."""
@@ -180,7 +189,7 @@ class PolicyQueue(Generic[Q]):
         for number, each in by_level.items():
             level = self._level(number)
             if not level:
-                insort(self._numbers, number)
+                self._filled(number, level)
             level.put_back(each)
             self.count += len(each)
             for queued in each:
@@ -188,6 +197,7 @@ class PolicyQueue(Generic[Q]):
 
     def take(self, number_of_requests: int) -> list[Q]:
         """Remove and return the first requests."""
+        self._taken_count += 1
         if len(self._numbers) == 1:
             number = self._numbers[0]
             level = self._levels[number]
@@ -199,9 +209,8 @@ class PolicyQueue(Generic[Q]):
                 self.count = 0
             else:
                 taken = [self._pop(level) for _ in range(number_of_requests)]
-            level.passed_over = self._turn = 0
-            if not level:
-                self._emptied(number, level)
+            self._turn = 0
+            self._served(number, level)
             return taken
         return self._take_of_many(number_of_requests)
 
@@ -298,16 +307,16 @@ class PolicyQueue(Generic[Q]):
     def _statistics_of(self, number: int) -> LevelStatistics:
         return self._statistics.setdefault(min(number, LEVELS_SHOWN_MAX + 1), LevelStatistics())
 
-    def _order(self) -> list[int]:
+    def _order(self) -> Iterable[int]:
         """The numbers of levels with requests, in the order in which they are taken."""
         turn = self._turn
         if not turn:
             return self._numbers
-        return [turn, *(number for number in self._numbers if number != turn)]
+        return chain((turn,), (number for number in self._numbers if number != turn))
 
     def _append(self, number: int, level: _Level[Q], queued: Q) -> None:
         if not level.in_time and not level.late:
-            insort(self._numbers, number)
+            self._filled(number, level)
         level.in_time[id(queued)] = queued
         self.count += 1
 
@@ -324,9 +333,23 @@ class PolicyQueue(Generic[Q]):
         if not level:
             self._emptied(number, level)
 
+    def _filled(self, number: int, level: _Level[Q]) -> None:
+        """A level gets its first request."""
+        insort(self._numbers, number)
+        level.served_at = self._taken_count
+        self._unserved[number] = None
+
+    def _served(self, number: int, level: _Level[Q]) -> None:
+        """A batch has taken requests of a level."""
+        if level:
+            level.served_at = self._taken_count
+            self._unserved.move_to_end(number)
+        else:
+            self._emptied(number, level)
+
     def _emptied(self, number: int, level: _Level[Q]) -> None:
-        self._numbers.remove(number)
-        level.passed_over = 0
+        del self._numbers[bisect_left(self._numbers, number)]
+        del self._unserved[number]
         if self._turn == number:
             self._turn = 0
         if number > LEVELS_SHOWN_MAX:
@@ -335,21 +358,16 @@ class PolicyQueue(Generic[Q]):
     def _take_of_many(self, number_of_requests: int) -> list[Q]:
         """`take` where several levels have requests, each of which is served or passed over."""
         taken: list[Q] = []
-        passed_over = 0
-        turn = 0
-        for number in list(self._order()):
+        while len(taken) < number_of_requests:
+            number = self._turn or self._numbers[0]
             level = self._levels[number]
-            if len(taken) == number_of_requests:
-                level.passed_over += 1
-            else:
-                level.passed_over = 0
-                while level and len(taken) < number_of_requests:
-                    taken.append(self._pop(level))
-            if not level:
-                self._emptied(number, level)
-            elif level.passed_over > max(passed_over, PASSED_OVER_MAX - 1):
-                passed_over, turn = level.passed_over, number
-        self._turn = turn
+            while level and len(taken) < number_of_requests:
+                taken.append(self._pop(level))
+            self._served(number, level)
+            self._turn = 0
+        longest = next(iter(self._unserved), 0)
+        if longest and self._taken_count - self._levels[longest].served_at >= PASSED_OVER_MAX:
+            self._turn = longest
         return taken
 
     def _set_deadline(self, policy: QueuePolicySpec, queued: Q) -> None:

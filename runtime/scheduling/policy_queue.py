@@ -21,7 +21,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain, count
 from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
@@ -84,6 +84,10 @@ class _Level(Generic[Q]):
     def __iter__(self) -> Iterator[Q]:
         return chain(self.in_time.values(), self.late.values())
 
+    def oldest_s(self) -> float:
+        """When the first request arrived, of those in time and those that are late. There must be one."""
+        return min(next(iter(waiting.values())).arrived_s for waiting in (self.in_time, self.late) if waiting)
+
     def pop(self) -> Q:
         identity, queued = (self.in_time or self.late).popitem(last=False)
         if self.again:
@@ -125,6 +129,7 @@ class PolicyQueue(Generic[Q]):
         "_due",
         "_levels",
         "_numbers",
+        "_oldest",
         "_serials",
         "_statistics",
         "_taken_count",
@@ -149,6 +154,8 @@ class PolicyQueue(Generic[Q]):
         # How many batches were taken; and the levels with requests, first the one that was served longest ago.
         self._taken_count = 0
         self._unserved: OrderedDict[int, None] = OrderedDict()
+        # A heap of times and levels: for each level with requests there is a time that is not after `oldest_s` of it.
+        self._oldest: list[tuple[float, int]] = []
         # A heap of deadlines in seconds, and what is due then; the latter also by the identities of requests.
         self._deadlines: list[tuple[float, int, _Due[Q]]] = []
         self._due: dict[int, _Due[Q]] = {}
@@ -191,6 +198,7 @@ class PolicyQueue(Generic[Q]):
             if not level:
                 self._filled(number, level)
             level.put_back(each)
+            self._note_oldest(number, level)
             self.count += len(each)
             for queued in each:
                 self._set_deadline(level.policy, queued)
@@ -261,13 +269,17 @@ class PolicyQueue(Generic[Q]):
 
     def oldest_s(self) -> float:
         """When the oldest request arrived. There must be one."""
-        levels = self._levels
-        return min(
-            next(iter(waiting.values())).arrived_s
-            for number in self._numbers
-            for waiting in (levels[number].in_time, levels[number].late)
-            if waiting
-        )
+        if len(self._numbers) == 1:
+            return self._levels[self._numbers[0]].oldest_s()
+        while True:
+            arrived_s, number = self._oldest[0]
+            level = self._levels.get(number)
+            if not level:
+                heappop(self._oldest)
+            elif level.oldest_s() != arrived_s:
+                heapreplace(self._oldest, (level.oldest_s(), number))
+            else:
+                return arrived_s
 
     def count_taken(self, taken: list[Q], now: float) -> None:
         """Count requests that were taken for an instance, at `now`, in seconds. Only for queues with levels."""
@@ -315,10 +327,12 @@ class PolicyQueue(Generic[Q]):
         return chain((turn,), (number for number in self._numbers if number != turn))
 
     def _append(self, number: int, level: _Level[Q], queued: Q) -> None:
-        if not level.in_time and not level.late:
-            self._filled(number, level)
+        is_first = not level.in_time and not level.late
         level.in_time[id(queued)] = queued
         self.count += 1
+        if is_first:
+            self._filled(number, level)
+            self._note_oldest(number, level)
 
     def _pop(self, level: _Level[Q]) -> Q:
         queued = level.pop()
@@ -330,7 +344,9 @@ class PolicyQueue(Generic[Q]):
     def _left(self, number: int, level: _Level[Q], queued: Q) -> None:
         self.count -= 1
         self._forget_deadline(queued)
-        if not level:
+        if level:
+            self._note_oldest(number, level)
+        else:
             self._emptied(number, level)
 
     def _filled(self, number: int, level: _Level[Q]) -> None:
@@ -339,11 +355,21 @@ class PolicyQueue(Generic[Q]):
         level.served_at = self._taken_count
         self._unserved[number] = None
 
+    def _note_oldest(self, number: int, level: _Level[Q]) -> None:
+        """Another request may be the first one of a level."""
+        if not self.has_levels:
+            return
+        heappush(self._oldest, (level.oldest_s(), number))
+        if len(self._oldest) > 2 * len(self._numbers) + _STALE_KEPT:
+            self._oldest = [(self._levels[each].oldest_s(), each) for each in self._numbers]
+            heapify(self._oldest)
+
     def _served(self, number: int, level: _Level[Q]) -> None:
         """A batch has taken requests of a level."""
         if level:
             level.served_at = self._taken_count
             self._unserved.move_to_end(number)
+            self._note_oldest(number, level)
         else:
             self._emptied(number, level)
 

@@ -135,6 +135,30 @@ class TestTurns:
                 assert without[level] < PASSED_OVER_MAX + levels
 
 
+class Counted(dict):
+    """Counts how often something is looked up."""
+
+    lookups = 0
+
+    def __getitem__(self, key):
+        self.lookups += 1
+        return super().__getitem__(key)
+
+    def get(self, key, default=None):
+        self.lookups += 1
+        return super().get(key, default)
+
+
+def test_a_batch_looks_only_at_levels_that_it_takes_requests_from():
+    made = queue(levels=2000)
+    filled(made, *(Queued("x", number, number) for number in range(1, 2001)))
+    made._levels = levels = Counted(made._levels)
+    for _ in range(100):
+        assert len(made.take(4)) == 4
+        assert made.oldest_s() > 0
+    assert levels.lookups <= 100 * 4 * 4
+
+
 class TestPolicies:
     def test_size_of_a_level(self):
         """max_queue_size counts the requests of one level, late ones included."""
@@ -312,6 +336,8 @@ def test_agrees_with_a_list(operations, levels, delays, override, timeout_s):
                 made.requeue(each)
                 waiting.append((level_of(each), 0, (moment, serial), each, None))
         assert made.count == len(waiting)
+        if waiting:  # those that are late and those in time are each in an order of their own
+            assert made.oldest_s() == min(level.oldest_s() for level in made._levels.values() if level)
         assert {id(each) for each in made} == {id(entry[3]) for entry in waiting}
     assert set(made.drain()) == {entry[3] for entry in waiting}
     assert made.count == 0

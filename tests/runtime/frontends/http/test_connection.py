@@ -669,6 +669,6 @@ def test_model_that_goes_while_a_body_comes_in(server, begun):
     server.instance.down = "it died"
     server.model.review_instances()
     transport.feed(request[head + min(begun, len(request) - head - 1) :])
-    assert transport.statuses() == [200, 500]
+    assert transport.statuses() == [200, 503]
     assert b"Stub process 'm_0' is not healthy." in transport.responses()[1][2]
     assert server.is_idle()

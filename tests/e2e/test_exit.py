@@ -96,3 +96,25 @@ def test_what_python_does_at_the_exit_of_a_program_it_does_for_a_model(model, se
     assert traces == TRACES
     assert [str(each) for each in made if each.exists()] == []
     assert [text for text in SAID if text not in server.log] == []
+
+
+HANGS = """
+class TritonPythonModel:
+    def initialize(self, args):
+        import atexit
+
+        atexit.register(threading.Event().wait)
+
+    def execute(self, requests):
+        return []
+"""
+
+
+def test_an_exit_that_does_not_come_to_an_end_is_cut_off(model, serve, python, wait_until):
+    """It has the time that requests and `finalize` have, and the log says so."""
+    model("m", HANGS, more=python)
+    server = serve("--model-control-mode=explicit", "--load-model=m", "--exit-timeout-secs=1")
+    assert server.request("POST", "/v2/repository/models/m/unload", "{}").status == 200
+    wait_until(lambda: b'"unloaded"' in server.request("POST", "/v2/repository/index", "{}").body)
+    assert server.stubs() == []
+    assert "m_0: did not finish within 2 s and is killed" in server.log

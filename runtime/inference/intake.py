@@ -24,7 +24,7 @@ from pyruntime.runtime.inference.plain_requests import PlainRequest
 from pyruntime.runtime.inference.request_plans import PlanKey, RequestPlan
 from pyruntime.runtime.inference.threads import in_thread
 from pyruntime.runtime.memory.requests import RequestSlot
-from pyruntime.runtime.requests.types import InferRequest, InferResponse
+from pyruntime.runtime.requests.types import InferRequest, InferResponse, Slot
 from pyruntime.runtime.tracing.trace import Trace
 from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import Code, InferenceError
@@ -198,11 +198,10 @@ class Intake:
 
     def submit_plain(self, incoming: IncomingRequest[O], model: ModelVersion, plain: PlainRequest, options: O) -> None:
         """Queue a request that native code has read. Raises InferenceError as `submit` does."""
-        slot = incoming.slot
-        assert slot is not None  # native code has read it there
+        slots: list[Slot] = [] if incoming.slot is None else [incoming.slot]
         incoming.options = options
         incoming.slot = None
-        self._start(incoming, model, plain.job(model.spec, slot, incoming.respond, time.monotonic_ns()))
+        self._start(incoming, model, plain.job(model.spec, slots, incoming.respond, time.monotonic_ns()))
 
     def _start(self, incoming: IncomingRequest[O], model: ModelVersion, job: Job) -> None:
         incoming.job = job

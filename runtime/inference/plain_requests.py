@@ -8,6 +8,7 @@ which word the errors. What it accepts means the same there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pyruntime.runtime.config.spec import ModelSpec
@@ -36,12 +37,12 @@ class PlainRequest(NamedTuple):
     priority: int
     binary: bool
 
-    def job(self, spec: ModelSpec, slot: Slot, respond: Respond, now_ns: int) -> Job:
-        """The job of this request, which lies in `slot` and has arrived now."""
+    def job(self, spec: ModelSpec, slots: list[Slot], respond: Respond, now_ns: int) -> Job:
+        """The job of this request, which lies in `slots` and has arrived now."""
         signature = signature_of(spec, ((tensor[0], tensor[2]) for tensor in self.tensors)) if spec.is_batched else None
         # As their constructor does, which costs a call.
         options = tuple.__new__(RequestOptions, self.options)
-        job = Job(self.id, options, self.tensors, self.rows, signature, [slot], respond, now_ns)
+        job = Job(self.id, options, self.tensors, self.rows, signature, slots, respond, now_ns)
         job.priority = self.priority
         return job
 
@@ -59,14 +60,27 @@ class PlainRequests:
         if len(inputs) <= TENSORS_MAX and len(spec.outputs) <= TENSORS_MAX and _are_plain(spec):
             self._reader = InferReader(inputs, list(spec.outputs), spec.max_batch_size)
 
-    def read(self, body: bytes | bytearray | memoryview, document_length: int, address: int) -> PlainRequest | None:
-        """The request whose document is the first `document_length` bytes of `body`; None if it is not plain.
+    def read_document(self, body: memoryview | bytes, document_length: int, address: int) -> PlainRequest | None:
+        """A request over HTTP, whose document is the first `document_length` bytes of `body`; None if it is not plain.
 
         The body lies at `address`, from which the addresses of its tensors are counted.
         """
         if self._reader is None:
             return None
-        fields = self._reader.read(body, document_length, address)
+        fields = self._reader.read_document(body, document_length, address)
+        # As the constructor does, which costs a call.
+        return None if fields is None else tuple.__new__(PlainRequest, fields)
+
+    def read_message(
+        self, id: str, message: bytes, memory: memoryview | bytes, places: Sequence[tuple[int, int]], address: int
+    ) -> PlainRequest | None:
+        """A message of gRPC, which can be parsed, without the id and the raw contents; None if it is not plain.
+
+        The raw contents lie in `memory`, at `places` (offset, length), and the memory lies at `address`.
+        """
+        if self._reader is None:
+            return None
+        fields = self._reader.read_message(id, message, memory, places, address)
         # As the constructor does, which costs a call.
         return None if fields is None else tuple.__new__(PlainRequest, fields)
 

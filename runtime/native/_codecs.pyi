@@ -9,6 +9,7 @@ that is accepted means what it means there.
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from typing_extensions import Buffer
 
@@ -33,11 +34,13 @@ def write_document(
     or would have to be escaped, and dimensions of more than 64 bits.
     """
 
-class InferReader:
-    """Reads inference requests to one model, whose tensors follow the document as binary data.
+# What is read of a request: (id, options, tensors, rows, priority, outputs are binary). `options` has the fields of
+# RequestOptions. The names, datatypes, shapes, sizes and strings of the tensors, the batch size, and the names of
+# outputs are as the model declares them.
+Plain: TypeAlias = tuple[str, tuple[int | str, int, int, list[str] | None, str], list[TensorRef], int, int, bool]
 
-    It does not change. Any thread may use it.
-    """
+class InferReader:
+    """Reads inference requests to one model. It does not change. Any thread may use it."""
 
     def __init__(
         self,
@@ -50,12 +53,17 @@ class InferReader:
         Raises ValueError for more than 64 inputs, 64 outputs, or 32 dimensions.
         """
 
-    def read(
-        self, body: Buffer, document_length: int, address: int, /
-    ) -> tuple[str, tuple[int | str, int, int, list[str] | None, str], list[TensorRef], int, int, bool] | None:
-        """A request: `(id, options, tensors, rows, priority, outputs are binary)`.
+    def read_document(self, body: Buffer, document_length: int, address: int, /) -> Plain | None:
+        """A request over HTTP, whose tensors follow the document as binary data.
 
         The document is the first `document_length` bytes of `body`, and the body lies at `address`, from which those of
-        the tensors are counted. `options` has the fields of RequestOptions. The names, datatypes, shapes, sizes and
-        strings of the tensors, the batch size, and the names of outputs are as the model declares them.
+        the tensors are counted.
+        """
+
+    def read_message(
+        self, id: str, message: Buffer, memory: Buffer, places: Sequence[tuple[int, int]], address: int, /
+    ) -> Plain | None:
+        """A ModelInferRequest that can be parsed, without its id and its raw contents.
+
+        These lie in `memory`, which is at `address`: `places` are their offsets and lengths.
         """

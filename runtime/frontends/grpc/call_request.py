@@ -94,7 +94,7 @@ class CallRequest:
         slot, target = self.slot, self.target
         assert target is not None  # it named the model
         view, base = (slot.view, slot.offset) if slot is not None else (memoryview(b""), 0)
-        places = self.places or _places(self.lengths)
+        places = self.places or places_of(self.lengths)
         return decode_infer(target, self.id, places, self.typed, view, base, self._call.client_memory)
 
     def respond(self, outcome: Outcome, final: bool) -> None:
@@ -112,7 +112,7 @@ class CallRequest:
             slot.free()
 
 
-def _places(lengths: tuple[int, ...]) -> Places:
+def places_of(lengths: tuple[int, ...]) -> Places:
     """Where `scatter` puts raw contents of these lengths."""
     places = []
     at = 0

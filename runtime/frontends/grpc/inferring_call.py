@@ -25,12 +25,12 @@ from pyruntime.runtime.frontends.grpc.call import (
     Place,
     Raws,
 )
-from pyruntime.runtime.frontends.grpc.call_request import CallRequest, Outcome
-from pyruntime.runtime.frontends.grpc.infer_request import Target, describe_typed, read_target
+from pyruntime.runtime.frontends.grpc.call_request import CallRequest, Outcome, places_of
+from pyruntime.runtime.frontends.grpc.infer_request import PLAIN, Target, describe_typed, read_target
 from pyruntime.runtime.frontends.grpc.long_request import UNREADABLE, LongCallRequest, pack_typed
 from pyruntime.runtime.frontends.grpc.status import OK_TRAILERS, Status, ok_trailers
 from pyruntime.runtime.frontends.grpc.unpacking import Count, LongRequest, Unpacking
-from pyruntime.runtime.inference.intake import Reservation
+from pyruntime.runtime.inference.intake import ID_LENGTH_MAX, Reservation
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.pending_bytes import PendingBytesError
 from pyruntime.runtime.memory.clients import ClientMemory
@@ -187,8 +187,10 @@ class InferringCall(Call):
             request.lengths = lengths = tuple([length for _, length in raws])
             request.model = model
             self._begin_request(request)
-            # Whether typed contents are valid does not depend on their sizes alone.
-            self._state.intake.submit(request, model, None if typed else (key, lengths), request.id)
+            if typed:  # whether they are valid does not depend on their sizes alone
+                self._state.intake.submit(request, model)
+            else:
+                self._submit_raw(request, model, key, lengths)
         except PendingBytesError as exc:
             request.free()
             self.refuse_message(exc)
@@ -196,6 +198,18 @@ class InferringCall(Call):
             self.reject(request, exc)
         except UnicodeDecodeError:
             self.fail(Status.INTERNAL, UNREADABLE)
+
+    def _submit_raw(self, request: CallRequest, model: ModelVersion, key: bytes, lengths: tuple[int, ...]) -> None:
+        """Submit a request whose raw contents have these lengths, and are in its slot."""
+        slot, intake = request.slot, self._state.intake
+        plain = None
+        if not request.head.forwarded and len(request.id) <= ID_LENGTH_MAX:
+            view, base = (slot.view, slot.offset) if slot is not None else (b"", 0)
+            plain = model.plain.read_message(request.id, key, view, places_of(lengths), base)
+        if plain is None:
+            intake.submit(request, model, (key, lengths), request.id)
+        else:
+            intake.submit_plain(request, model, plain, PLAIN)
 
     def _is_answered(self, answers: PreparedAnswers, key: Hashable, id: str, size: int) -> bool:
         """Answer a request with what was prepared for it. Returns False if that is nothing, as in a stream.

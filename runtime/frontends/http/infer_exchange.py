@@ -124,7 +124,7 @@ class InferExchange(LargeExchange[OutputOptions]):
     def _submit_binary(self, model: ModelVersion, slot: RequestSlot, lead: int) -> None:
         """Queue a request whose tensors follow the document, which is the first `lead` bytes of `slot`."""
         intake = self._state.intake
-        plain = None if self.head.forwarded else model.plain.read(slot.view, lead, slot.offset)
+        plain = None if self.head.forwarded else model.plain.read_document(slot.view, lead, slot.offset)
         if plain is None:
             intake.submit(self, model)
         else:

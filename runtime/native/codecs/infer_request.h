@@ -1,15 +1,9 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads the body of a plain inference request over HTTP, and checks it against what its model declares.
-//
-//   body     := document binary*
-//   document := {"id"?, "parameters"?, "inputs": [input*], "outputs"?: [output*]}
-//   input    := {"name", "shape", "datatype", "parameters": {"binary_data_size"}}
-//   output   := {"name", "parameters"?: {"binary_data"?}}
-//
-// It accepts a request whole or not at all. The reference is frontends/http/kserve_request.py with config/inputs.py:
-// what is accepted here means the same there, and what is not may be right or wrong, which the reference says.
+// A plain inference request, put together from what a reader of a protocol finds, and checked against what its model
+// declares. The reference is config/inputs.py: what is accepted here means the same there, and what is not may be right
+// or wrong, which the reference says.
 
 #pragma once
 
@@ -29,6 +23,8 @@ constexpr size_t kIdLengthMax = 4096;
 constexpr size_t kSequenceNameMax = 128;
 // The most elements of a BYTES tensor that are counted here: some tenths of a millisecond's work.
 constexpr int64_t kStringsMax = 64 << 10;
+// The most parameters of a request that only the model knows: each is compared with all others.
+constexpr size_t kParametersMax = 32;
 
 // An input that a model declares. -1 in a shape, which includes the batch dimension, is any size.
 struct DeclaredInput {
@@ -45,7 +41,7 @@ struct DeclaredModel {
   int64_t max_batch_size = 0;
 };
 
-// A tensor of a request: the number of its input, its shape, and where its contents lie in the body.
+// A tensor of a request: the number of its input, its shape, and where its contents lie in what was read.
 struct InferTensor {
   size_t input;
   size_t dims;
@@ -54,7 +50,7 @@ struct InferTensor {
   uint64_t byte_size;
 };
 
-// Texts are views of the body. `outputs` are numbers of outputs, which are all that are asked for if there are none.
+// Texts are views of what was read. `outputs` are numbers of outputs, which are all that are asked for if there are none.
 struct InferRequest {
   std::string_view id;
   std::string_view sequence_name;
@@ -67,9 +63,36 @@ struct InferRequest {
   int64_t rows = 1;
   std::vector<InferTensor> tensors;
   std::vector<size_t> outputs;
+  // The members of a JSON object: parameters that only the model knows.
+  std::string parameters;
 };
 
-// `document` is the length of the document at the beginning of the body.
-bool ReadInferRequest(const DeclaredModel& model, std::string_view body, size_t document, InferRequest* out);
+// Notes that something is there. False if it was there before: two readings are possible then.
+bool Note(uint64_t* seen, size_t number);
+
+// Each method returns false for what is not as the model declares it, or is there twice.
+class RequestBuilder {
+ public:
+  RequestBuilder(const DeclaredModel& model, InferRequest* request) : model_(model), request_(request) {}
+
+  // A tensor with a shape and an offset, whose contents are these.
+  bool AddInput(std::string_view name, std::string_view datatype, std::string_view contents, InferTensor* tensor);
+  bool AddOutput(std::string_view name);
+  // A parameter that only the model knows. `value` is JSON. Not for a name that Triton reserves.
+  bool AddParameter(std::string_view name, std::string_view value);
+  // All required inputs are there, and they have one batch size, which the model takes.
+  bool Complete();
+
+ private:
+  bool HasRequired() const;
+  bool CountRows();
+
+  const DeclaredModel& model_;
+  InferRequest* const request_;
+  // The inputs and outputs that are there, a bit for each.
+  uint64_t inputs_ = 0;
+  uint64_t outputs_ = 0;
+  std::vector<std::string_view> parameters_;
+};
 
 }  // namespace pyruntime

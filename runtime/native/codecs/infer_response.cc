@@ -3,6 +3,8 @@
 
 #include "infer_response.h"
 
+#include "json_text.h"
+
 namespace pyruntime {
 namespace {
 
@@ -11,26 +13,16 @@ constexpr size_t kFirstBytes = 512;
 
 }  // namespace
 
-bool InferDocument::AddText(std::string_view text) {
-  text_ += '"';
-  for (const char each : text) {
-    if (each < 0x20 || each > 0x7e || each == '"' || each == '\\') return false;
-  }
-  text_ += text;
-  text_ += '"';
-  return true;
-}
-
 bool InferDocument::Begin(std::string_view id, std::string_view model, int64_t version) {
   text_.reserve(kFirstBytes);
   text_ = "{";
   if (!id.empty()) {
     text_ += "\"id\":";
-    if (!AddText(id)) return false;
+    if (!AddJsonText(id, &text_)) return false;
     text_ += ',';
   }
   text_ += "\"model_name\":";
-  if (!AddText(model)) return false;
+  if (!AddJsonText(model, &text_)) return false;
   text_ += ",\"model_version\":\"";
   text_ += std::to_string(version);
   text_ += "\",\"outputs\":[";
@@ -41,9 +33,9 @@ bool InferDocument::BeginOutput(std::string_view name, std::string_view datatype
   text_ += has_outputs_ ? ",{\"name\":" : "{\"name\":";
   has_outputs_ = true;
   has_dims_ = false;
-  if (!AddText(name)) return false;
+  if (!AddJsonText(name, &text_)) return false;
   text_ += ",\"datatype\":";
-  if (!AddText(datatype)) return false;
+  if (!AddJsonText(datatype, &text_)) return false;
   text_ += ",\"shape\":[";
   return true;
 }

@@ -28,8 +28,6 @@ class InferDocument {
   const std::string& End();
 
  private:
-  bool AddText(std::string_view text);
-
   std::string text_;
   bool has_outputs_ = false;
   bool has_dims_ = false;

@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "http_head.h"
+#include "infer_document.h"
+#include "infer_message.h"
 #include "infer_request.h"
 #include "infer_response.h"
 
@@ -208,7 +210,7 @@ PyObject* OptionsTuple(const InferReader& reader, const InferRequest& request) {
   return Tuple({sequence, PyLong_FromLong((request.starts_sequence ? 1 : 0) | (request.ends_sequence ? 2 : 0)),
                 PyLong_FromUnsignedLongLong(request.timeout_us),
                 request.outputs.empty() ? Py_NewRef(Py_None) : List(request.outputs, name),
-                reader.no_parameters.share()});
+                request.parameters.empty() ? reader.no_parameters.share() : Text(request.parameters)});
 }
 
 // References to the tensors in main memory: utils/request_codec.TensorRef.
@@ -221,9 +223,16 @@ PyObject* TensorList(const InferReader& reader, const InferRequest& request, uns
   });
 }
 
-PyObject* ReaderRead(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+PyObject* RequestTuple(const InferReader& reader, const InferRequest& request, PyObject* id,
+                       unsigned long long address) {
+  return Tuple({id, OptionsTuple(reader, request), TensorList(reader, request, address),
+                PyLong_FromLongLong(request.rows), PyLong_FromUnsignedLongLong(request.priority),
+                PyBool_FromLong(request.binary_outputs ? 1 : 0)});
+}
+
+PyObject* ReaderReadDocument(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 3) {
-    PyErr_SetString(PyExc_TypeError, "read() takes a body, the length of its document, and the address of the body");
+    PyErr_SetString(PyExc_TypeError, "read_document() takes a body, the length of its document, and an address");
     return nullptr;
   }
   const size_t document = PyLong_AsSize_t(arguments[1]);
@@ -233,14 +242,55 @@ PyObject* ReaderRead(PyObject* self, PyObject* const* arguments, Py_ssize_t coun
   if (!view) return nullptr;
   const InferReader& reader = ReaderOf(self);
   InferRequest request;
-  if (!ReadInferRequest(reader.model, view.bytes(), document, &request)) Py_RETURN_NONE;
-  return Tuple({Text(request.id), OptionsTuple(reader, request), TensorList(reader, request, address),
-                PyLong_FromLongLong(request.rows), PyLong_FromUnsignedLongLong(request.priority),
-                PyBool_FromLong(request.binary_outputs ? 1 : 0)});
+  if (!ReadInferDocument(reader.model, view.bytes(), document, &request)) Py_RETURN_NONE;
+  return RequestTuple(reader, request, Text(request.id), address);
+}
+
+// The places of raw contents, pairs of offset and length. Returns 1; 0 if they do not lie in the memory, or are more
+// than any model has inputs; or -1 with an exception.
+int ReadRaws(PyObject* places, std::string_view memory, std::vector<RawContents>* raws) {
+  const Py_ssize_t count = PySequence_Size(places);
+  if (count < 0) return -1;
+  if (static_cast<size_t>(count) > kTensorsMax) return 0;
+  raws->reserve(static_cast<size_t>(count));
+  for (Py_ssize_t index = 0; index < count; ++index) {
+    const Ref place(PySequence_GetItem(places, index));
+    unsigned long long offset, length;
+    if (!place) return -1;
+    if (!PyTuple_Check(place.get())) {
+      PyErr_SetString(PyExc_TypeError, "a place is a tuple of an offset and a length");
+      return -1;
+    }
+    if (PyArg_ParseTuple(place.get(), "KK", &offset, &length) == 0) return -1;
+    if (offset > memory.size() || length > memory.size() - offset) return 0;
+    raws->push_back({offset, memory.substr(offset, length)});
+  }
+  return 1;
+}
+
+PyObject* ReaderReadMessage(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 5) {
+    PyErr_SetString(PyExc_TypeError, "read_message() takes an id, a message, its memory, places in it, and an address");
+    return nullptr;
+  }
+  const unsigned long long address = PyLong_AsUnsignedLongLong(arguments[4]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  const View message(arguments[1]), memory(arguments[2]);
+  if (!message || !memory) return nullptr;
+  std::vector<RawContents> raws;
+  const int found = ReadRaws(arguments[3], memory.bytes(), &raws);
+  if (found < 0) return nullptr;
+  const InferReader& reader = ReaderOf(self);
+  InferRequest request;
+  if (found == 0 || !ReadInferMessage(reader.model, message.bytes(), raws, &request)) Py_RETURN_NONE;
+  return RequestTuple(reader, request, Py_NewRef(arguments[0]), address);
 }
 
 PyMethodDef reader_methods[] = {
-    {"read", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(ReaderRead)), METH_FASTCALL, nullptr},
+    {"read_document", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(ReaderReadDocument)), METH_FASTCALL,
+     nullptr},
+    {"read_message", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(ReaderReadMessage)), METH_FASTCALL,
+     nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyType_Slot reader_slots[] = {

@@ -13,15 +13,22 @@ import numpy as np
 import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
+from tritonclient import grpc
+from tritonclient.grpc._utils import _get_inference_request as get_inference_request
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import TensorSpec
 from pyruntime.runtime.execution.job import request_options, tensor_refs
-from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, decode_infer
+from pyruntime.runtime.frontends.grpc import infer_request
+from pyruntime.runtime.frontends.grpc.call_request import places_of
+from pyruntime.runtime.frontends.grpc.schema import ModelInferRequest
+from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, NO_CLIENT_MEMORY, decode_infer
 from pyruntime.runtime.frontends.http.request_head import BadRequest, HeadReader, plain_head
 from pyruntime.runtime.inference.plain_requests import PlainRequest, PlainRequests
 from pyruntime.runtime.native._codecs import InferReader
+from pyruntime.runtime.native._http2 import scatter, split
+from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.errors import InferenceError
 
 from ..model_specs import BARE_SPEC
@@ -29,7 +36,7 @@ from ..model_specs import BARE_SPEC
 # --- heads
 
 # With a pattern that matches no header every head is read by the reference.
-REFERENCE = HeadReader(pattern="(?!)")
+REFERENCE = HeadReader(pattern="$a")
 PLAIN_HEAD = (
     b"POST /v2/models/m/infer HTTP/1.1\r\nHost: localhost:8000\r\nContent-Length: 160\r\n"
     b"Inference-Header-Content-Length: 96\r\n\r\n"
@@ -283,6 +290,8 @@ OPTIONS = {
     "sequence_end": FLAGS,
     "priority": mostly(st.integers(0, 3), st.sampled_from([2**64, -1])),
     "timeout": mostly(st.just(1000), st.just(1.5)),
+    "own": st.sampled_from([0, 7, True, "text", "", -1, 1.5, "é", '"', None, 2**63]),
+    "more": st.sampled_from([1, False, "b"]),
 }
 IDS = mostly(st.sampled_from(["", "1", "x" * 50]), st.sampled_from(["é", "a\nb", '"', 7]))
 
@@ -332,7 +341,7 @@ def requests(draw, names, shape):
 def test_a_request_is_read_as_the_reference_does(spec, names, shape, data):
     """Native code accepts no request that the reference refuses, and reads none otherwise."""
     body, length = data.draw(requests(names, shape))
-    plain = PlainRequests(spec).read(body, length, ADDRESS)
+    plain = PlainRequests(spec).read_document(body, length, ADDRESS)
     event(f"is plain: {plain is not None}")
     if plain is not None:
         expected = reference(spec, body, length)
@@ -364,12 +373,13 @@ WORDS = np.array([[b"a", "ü".encode()], [b"", b"long" * 100]], dtype=object)
         (None, {"request_id": "7"}, True),
         (None, {"sequence_id": 9, "sequence_start": True, "priority": 2, "timeout": 5}, True),
         (None, {"sequence_id": "nine", "sequence_end": True}, True),
+        (None, {"parameters": {"own": "text", "number": 3, "flag": False}}, True),
     ],
 )
 def test_requests_of_clients_are_plain(outputs, options, is_binary):
     """Those of Triton's Python client, with numbers and texts, and with its options."""
     body, length = infer_body([binary("TEXTS", WORDS, "BYTES"), binary("FLOATS", ONE, "FP32")], outputs, **options)
-    plain = PlainRequests(BATCHING).read(body, length, ADDRESS)
+    plain = PlainRequests(BATCHING).read_document(body, length, ADDRESS)
     assert plain is not None
     assert plain == reference(BATCHING, body, length)
     assert (plain.rows, plain.binary) == (2, is_binary)
@@ -380,18 +390,18 @@ def test_a_request_that_ends_early_is_not_plain():
     body, length = infer_body([binary("FLOATS", ONE, "FP32")])
     reader = PlainRequests(BATCHING)
     for end in range(len(body)):
-        assert reader.read(body[:end], min(length, end), ADDRESS) is None
+        assert reader.read_document(body[:end], min(length, end), ADDRESS) is None
     for end in range(length):
-        assert reader.read(body, end, ADDRESS) is None
+        assert reader.read_document(body, end, ADDRESS) is None
 
 
 def test_more_strings_than_native_code_counts_are_left_to_a_thread():
     """So that the event loop waits for no request."""
     words = np.full((1, (64 << 10) + 1), b"", dtype=object)
     body, length = infer_body([binary("FLOATS", ONE[:1], "FP32"), binary("TEXTS", words, "BYTES")])
-    assert PlainRequests(BATCHING).read(body, length, ADDRESS) is None
+    assert PlainRequests(BATCHING).read_document(body, length, ADDRESS) is None
     body, length = infer_body([binary("FLOATS", ONE[:1], "FP32"), binary("TEXTS", words[:, 1:], "BYTES")])
-    assert PlainRequests(BATCHING).read(body, length, ADDRESS) is not None
+    assert PlainRequests(BATCHING).read_document(body, length, ADDRESS) is not None
 
 
 @pytest.mark.parametrize(
@@ -407,7 +417,141 @@ def test_more_strings_than_native_code_counts_are_left_to_a_thread():
 def test_models_without_plain_requests(spec):
     """Those that see inputs otherwise than clients send them, and those with more tensors than native code reads."""
     body, length = infer_body([binary("FLOATS", ONE, "FP32")])
-    assert PlainRequests(spec).read(body, length, ADDRESS) is None
+    assert PlainRequests(spec).read_document(body, length, ADDRESS) is None
+
+
+# --- messages of gRPC
+
+
+def message_reference(spec, target, id, places, memory):
+    """What the reference makes of a message: the fields of PlainRequest, other options, or an error."""
+    try:
+        request, options = infer_request.decode_infer(target, id, places, {}, memory, ADDRESS, NO_CLIENT_MEMORY)
+        check_request(spec, request)
+    except InferenceError as exc:
+        return exc
+    if options is not infer_request.PLAIN:
+        return options
+    refs, priority = tensor_refs(request.inputs), request.priority
+    return PlainRequest(request.id, request_options(request), refs, request.batch_size, priority, True)
+
+
+def read_message(spec, message):
+    """What native code makes of a message, and the reference; None for both if it is no message."""
+    parts = split(message, ALIGNMENT)
+    try:
+        key, id, raws, size, typed = parts
+        target, id = infer_request.read_target(key), id.decode()
+    except (TypeError, InferenceError, UnicodeDecodeError):
+        return None, None
+    if typed:
+        return None, None
+    memory = memoryview(bytearray(size))
+    scatter(message, raws, memory, ALIGNMENT)
+    places = places_of([length for _, length in raws])
+    plain = PlainRequests(spec).read_message(id, key, memory, places, ADDRESS)
+    return plain, message_reference(spec, target, id, places, memory)
+
+
+INT64 = st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63)])
+CHOICES = st.one_of(
+    st.fixed_dictionaries({"int64_param": INT64}),
+    st.fixed_dictionaries({"bool_param": st.booleans()}),
+    st.fixed_dictionaries({"string_param": st.sampled_from(["", "a", "é", '"', "\\", "a" * 128, "a" * 129])}),
+    st.fixed_dictionaries({"double_param": st.just(1.5)}),
+    st.fixed_dictionaries({"uint64_param": st.sampled_from([0, 2**64 - 1])}),
+    st.just({}),
+)
+RIGHT = {
+    "sequence_id": CHOICES,
+    "sequence_start": st.fixed_dictionaries({"bool_param": st.booleans()}),
+    "sequence_end": st.fixed_dictionaries({"bool_param": st.booleans()}),
+    "priority": st.fixed_dictionaries({"uint64_param": st.just(3)}),
+    "timeout": st.fixed_dictionaries({"int64_param": INT64}),
+    "own": CHOICES,
+    "more": CHOICES,
+    "binary_data_output": CHOICES,
+}
+
+
+@st.composite
+def messages(draw, names, shape):
+    message = ModelInferRequest(model_name="m", id=draw(st.sampled_from(["", "7", "é"])))
+    for name in draw(st.permutations(names[: draw(st.integers(1, len(names)))])):
+        described, contents = draw(inputs(name, shape(name)))
+        described = dict(described)
+        entry = message.inputs.add()
+        if isinstance(described.get("name"), str):
+            entry.name = described["name"]
+        if isinstance(described.get("datatype"), str):
+            entry.datatype = described["datatype"]
+        dims = described.get("shape")
+        entry.shape.extend(dim for dim in dims if type(dim) is int and dim < 2**63) if isinstance(dims, list) else None
+        if draw(mostly(st.just(False), st.just(True))):
+            entry.parameters[draw(st.sampled_from(["a", "shared_memory_offset"]))].int64_param = 1
+        if draw(mostly(st.just(True), st.just(False))):
+            message.raw_input_contents.append(contents)
+    if draw(mostly(st.just(False), st.just(True))):
+        message.raw_input_contents.append(b"")
+    for name in draw(st.lists(st.sampled_from(["Y", "Z", "W"]), max_size=2)):
+        output = message.outputs.add(name=name)
+        if draw(mostly(st.just(False), st.just(True), rare=10)):
+            output.parameters["classification"].int64_param = 2
+    if draw(st.booleans()):
+        for name in draw(st.lists(st.sampled_from(sorted(RIGHT)), unique=True)):
+            for kind, value in draw(mostly(RIGHT[name], CHOICES)).items():
+                setattr(message.parameters[name], kind, value)
+    serialized = message.SerializeToString()
+    return draw(mostly(st.just(serialized), with_another_byte(serialized), rare=3))
+
+
+@pytest.mark.parametrize(
+    ("spec", "names", "shape"),
+    [(BATCHING, ["FLOATS", "FIXED", "TEXTS"], lambda name: [2, 2]), (ALONE, ["FLOATS", "TEXTS"], lambda name: [3])],
+    ids=["batching", "alone"],
+)
+@given(data=st.data())
+def test_a_message_is_read_as_the_reference_does(spec, names, shape, data):
+    """Native code accepts no message that the reference refuses, and reads none otherwise.
+
+    The order of parameters has no meaning: protobuf does not keep it.
+    """
+    plain, expected = read_message(spec, data.draw(messages(names, shape)))
+    event(f"is plain: {plain is not None}")
+    if plain is not None:
+        assert isinstance(expected, PlainRequest), expected
+        assert json.loads(plain.options[4] or "{}") == json.loads(expected.options[4] or "{}")
+        expected = expected._replace(options=expected.options._replace(parameters=plain.options[4]))
+        assert plain == expected
+        assert list(map(type, plain.options)) == list(map(type, expected.options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"outputs": [grpc.InferRequestedOutput("Y")]},
+        {"request_id": "7", "sequence_id": 9, "sequence_start": True, "priority": 2, "timeout": 5},
+        {"sequence_id": "nine", "sequence_end": True},
+        {"parameters": {"own": "text", "number": -3, "flag": False}},
+    ],
+    ids=["plain", "outputs", "sequence", "name", "parameters"],
+)
+def test_messages_of_clients_are_plain(options):
+    """Those of Triton's Python client, with numbers and texts, and with its options."""
+    tensors = [grpc.InferInput(name, [2, 3], kind) for name, kind in (("FLOATS", "FP32"), ("TEXTS", "BYTES"))]
+    tensors[0].set_data_from_numpy(ONE)
+    tensors[1].set_data_from_numpy(np.full((2, 3), b"word", dtype=object))
+    defaults = {"outputs": None, "request_id": "", "sequence_id": 0, "sequence_start": False, "sequence_end": False}
+    defaults |= {"priority": 0, "timeout": None, "parameters": None}
+    message = get_inference_request(
+        inputs=tensors, model_name="m", model_version="", **(defaults | options)
+    ).SerializeToString()
+    plain, expected = read_message(BATCHING, message)
+    assert plain is not None
+    assert plain._replace(options=()) == expected._replace(options=())
+    assert plain.options[:4] == expected.options[:4]
+    assert json.loads(plain.options[4] or "{}") == json.loads(expected.options[4] or "{}")
 
 
 class TestInferReader:
@@ -427,8 +571,8 @@ class TestInferReader:
     @pytest.mark.parametrize("arguments", [(), (b"",), (b"", "a", 0), (1, 0, 0), (b"", 0, "a")])
     def test_other_types_of_a_request(self, arguments):
         with pytest.raises(TypeError):
-            InferReader([], [], 0).read(*arguments)
+            InferReader([], [], 0).read_document(*arguments)
 
     def test_a_document_longer_than_the_body(self):
-        assert InferReader([], [], 0).read(b'{"inputs":[]}', 14, 0) is None
-        assert InferReader([], [], 0).read(b'{"inputs":[]}', 13, 0) is not None
+        assert InferReader([], [], 0).read_document(b'{"inputs":[]}', 14, 0) is None
+        assert InferReader([], [], 0).read_document(b'{"inputs":[]}', 13, 0) is not None

@@ -45,22 +45,22 @@ class GpuTensors:
         self._stub = stub
         self._devices = devices
         self._lessee = lessee
-        self._where = self._visible = None
+        self._where = None
         # The handles of memory that it was given, and of what it has closed since, by the numbers of regions.
         self._given = {}
         self._closed = {}
         # The chunks in which its tensors lie, by the slots of their responses, with the size of each.
         self._tensors = {}
 
-    def sees(self, gpu):
-        """The number of the only GPU that the stub sees, None for all of them."""
-        self._visible = gpu
+    def load(self, where, gpu):
+        """The stub has its tensors on its GPU, if it is on one. `where` is where its model is by now.
 
-    def load(self, where):
-        """The stub has its tensors on its GPU, if it is on one. `where` is where its model is by now."""
+        `gpu` is the number that the stub is told, None if it is on none.
+        """
         if where is not None:
-            self._where = where._replace(gpu=self._visible)
-            self._lessee.at_home(self._visible)
+            own = None if gpu is None else int(gpu)
+            self._where = where._replace(gpu=own)
+            self._lessee.at_home(own)
 
     def given(self, message):
         """See MapGpu."""

@@ -219,10 +219,10 @@ class SimulatedStub:
 
     def _handle(self, message):
         match message:
-            case Load(args=args, concurrency=concurrency, requests_region=number):
+            case Load(location=location, args=args, concurrency=concurrency, requests_region=number):
                 self.model = self.world.models[args["model_name"]]
                 if self.gpu is not None:
-                    self.gpu.load(self.world.where(self.model.name))
+                    self.gpu.load(self.world.where(self.model.name), location.get("gpu"))
                 self.concurrency = concurrency
                 self.requests = self.world.memory.open[number]
                 self.loop.call_later(self.behaviour.load_s(), self._loaded)

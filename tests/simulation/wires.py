@@ -24,6 +24,13 @@ def cut(draw, data, size):
     return [piece for piece in pieces if piece]
 
 
+class _NoSocket:
+    """The socket of a wire, of which the kernel knows nothing: all that is not acknowledged lies in the wire."""
+
+    def fileno(self):
+        raise OSError(9, "there is no descriptor in this simulation")
+
+
 class Wire:
     """Both ends: the methods of asyncio.Transport for the server, and the others for `client`.
 
@@ -78,7 +85,7 @@ class Wire:
         return sum(map(len, self._unsent))
 
     def get_extra_info(self, name):
-        return ("192.0.2.1", 40_000) if name == "peername" else None
+        return {"peername": ("192.0.2.1", 40_000), "socket": _NoSocket()}.get(name)
 
     def pause_reading(self):
         self._is_read_paused = True
@@ -89,6 +96,10 @@ class Wire:
 
     def is_closing(self):
         return self._is_closing
+
+    def can_write_eof(self):
+        """No half of it is closed alone, as with TLS."""
+        return False
 
     def close(self):
         if not self._is_closing:

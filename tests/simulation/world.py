@@ -33,7 +33,6 @@ from pyruntime.runtime.repository.live import LiveVersions
 from pyruntime.runtime.repository.request import Found, Sight
 from pyruntime.runtime.settings import ResourceLimit, ServerSettings
 from pyruntime.utils.errors import InferenceError
-from pyruntime.utils.gpu.visible import VISIBLE
 
 from ..runtime.server_states import new_state
 from .behaviour import Behaviour
@@ -126,9 +125,6 @@ class World:
             raise OSError(11, "no more processes in this simulation")
         behaviour = Behaviour(draw, self.plan.faults, self.plan.errors, threads)
         stub = SimulatedStub(self, handover.name, behaviour)
-        if stub.gpu is not None:
-            visible = handover.variables.get(VISIBLE)
-            stub.gpu.sees({gpu.uuid: number for number, gpu in enumerate(self.devices.gpus)}.get(visible))
         self._launched = stub, handover.sock.dup(), self.memory.open[handover.responses_fd]
         self.note("launched", handover.name)
         return stub.process

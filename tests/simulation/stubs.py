@@ -76,13 +76,15 @@ class Process:
         self.exited = loop.create_future()
         self._loop = loop
         self._stub = stub
+        self._why = ""
 
     def kill(self, why=""):
+        self._why = self._why or why
         self._loop.call_later(0.0001, self._stub.die, -signal.SIGKILL)
 
     def exit(self, code):
         if not self.exited.done():
-            self.exited.set_result(ProcessExit(code))
+            self.exited.set_result(ProcessExit(code, f"by the server: {self._why}" if self._why else ""))
 
 
 class SimulatedStub:

@@ -21,8 +21,8 @@ constexpr size_t kDimsMax = 32;
 // The longest id, as in inference/intake.py, and the longest name of a sequence, as in Triton, in characters.
 constexpr size_t kIdLengthMax = 4096;
 constexpr size_t kSequenceNameMax = 128;
-// The most elements of a BYTES tensor that are counted here: some tenths of a millisecond's work.
-constexpr int64_t kStringsMax = 64 << 10;
+// The most elements of a BYTES tensor that are counted here, as at once in config/inputs.py: a thread counts more.
+constexpr int64_t kStringsMax = 16 << 10;
 // The most parameters of a request that only the model knows: each is compared with all others.
 constexpr size_t kParametersMax = 32;
 

@@ -17,7 +17,7 @@ from tritonclient import grpc
 from tritonclient.grpc._utils import _get_inference_request as get_inference_request
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
-from pyruntime.runtime.config.inputs import check_request
+from pyruntime.runtime.config.inputs import STRINGS_AT_ONCE_BYTES_MAX, check_request
 from pyruntime.runtime.config.spec import TensorSpec
 from pyruntime.runtime.execution.job import request_options, tensor_refs
 from pyruntime.runtime.frontends.grpc import infer_request
@@ -397,7 +397,7 @@ def test_a_request_that_ends_early_is_not_plain():
 
 def test_more_strings_than_native_code_counts_are_left_to_a_thread():
     """So that the event loop waits for no request."""
-    words = np.full((1, (64 << 10) + 1), b"", dtype=object)
+    words = np.full((1, STRINGS_AT_ONCE_BYTES_MAX // 4 + 1), b"", dtype=object)
     body, length = infer_body([binary("FLOATS", ONE[:1], "FP32"), binary("TEXTS", words, "BYTES")])
     assert PlainRequests(BATCHING).read_document(body, length, ADDRESS) is None
     body, length = infer_body([binary("FLOATS", ONE[:1], "FP32"), binary("TEXTS", words[:, 1:], "BYTES")])

@@ -7,6 +7,7 @@ It ends a use of each of them when it is released.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ from pyruntime.utils.addresses import split
 _Outputs = tuple[list[OutputTensor], tuple[SharedRegion | GpuRegion, ...]]
 
 _NO_PARAMETERS: dict[str, Parameter] = {}
+
+_LOG = logging.getLogger("pyruntime.ensembles")
 
 
 class Release:
@@ -65,7 +68,9 @@ def make_response(
     sources: list[Source] = []
     for name in plan.outputs:
         source = known[name]
-        if source is not None:
+        if source is None:
+            _LOG.debug("Composing models did not output tensor %s", name)
+        else:
             names.append(name)
             sources.append(source)
     release = Release(sources if pace is None else [*sources, pace], pace)

@@ -139,6 +139,8 @@ class ClientMemory:
         regions. The result raises INVALID_ARG for a handle that cannot be opened, and for memory that has fewer bytes.
         """
         self._check_allowed()
+        if not name and not raw_handle:  # over gRPC
+            raise InferenceError("failed to register shared memory region '': invalid args", Code.INVALID_ARG)
         if len(raw_handle) != HANDLE_BYTES:
             raise InferenceError("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t", Code.INVALID_ARG)
         self._check_new(name)

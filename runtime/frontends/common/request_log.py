@@ -151,6 +151,11 @@ def log_failed_call(path: str, status: int, message: str) -> None:
     _LOG.debug("gRPC call: %s fails with status %d: %s", path, status, message[:SHOWN_LENGTH_MAX])
 
 
+def log_cancelled_call(path: str) -> None:
+    """Log that a client has cancelled a call, or has gone, in Triton's words."""
+    _LOG.debug("Cancellation notification received for %s", path)
+
+
 def request_line(method: str, url: bytes) -> str:
     """Method and path, without control characters. The query is left out, as it may hold secrets."""
     path = url.partition(b"?")[0][:SHOWN_LENGTH_MAX]

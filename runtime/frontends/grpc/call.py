@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.compression import decompress
-from pyruntime.runtime.frontends.common.request_log import LoggedCalls, log_failed_call
+from pyruntime.runtime.frontends.common.request_log import LoggedCalls, log_cancelled_call, log_failed_call
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.status import HEAD, STATUS_OF, Status, trailers, trailers_only
 from pyruntime.runtime.inference.pending_bytes import Claim, PendingBytesError, Share
@@ -133,6 +133,8 @@ class Call(ABC):
 
     def cancelled(self) -> None:
         """The client has cancelled the call or disconnected: no response reaches it."""
+        if self._state.log_settings.verbose:
+            log_cancelled_call(self._head.path)
         self._leave()
         self._cancel()
 

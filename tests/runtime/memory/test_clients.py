@@ -306,6 +306,8 @@ class TestCuda:
         assert message == "failed to register CUDA shared memory region: 'g', GPUs not supported"
         message = refusal(Code.INVALID_ARG, memory.register_cuda, "g", bytes(63), 0, SIZE)
         assert message == "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
+        message = refusal(Code.INVALID_ARG, memory.register_cuda, "", b"", 0, SIZE)
+        assert message == "failed to register shared memory region '': invalid args"
         registered(memory, an_object(), "g")
         assert refusal(Code.NOT_FOUND, memory.status_cuda, "g") == (
             "The region named 'g' is registered as system shared memory, not CUDA shared memory"

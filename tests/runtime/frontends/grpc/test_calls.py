@@ -75,6 +75,18 @@ class TestUnary:
         server.instance.answer()
         assert server.instance.released == 1
 
+    def test_a_cancelled_call_is_one_line_of_the_verbose_log(self, dial, ask, server, caplog):
+        """None is written while the log is not verbose."""
+        caplog.set_level("DEBUG", "pyruntime.frontends")
+        peer = dial()
+        server.instance.waits = True
+        line = "Cancellation notification received for /inference.GRPCInferenceService/ModelInfer"
+        peer.cancel(peer.call(peer.INFER, ask(1.0)))
+        assert line not in caplog.messages
+        server.state.log_settings.update({"log_verbose_level": 2})
+        peer.cancel(peer.call(peer.INFER, ask(1.0)))
+        assert caplog.messages.count(line) == 1
+
     @pytest.mark.parametrize("sent", [1, 5, 100, LARGE_BYTES + 200])
     def test_client_goes_inside_of_a_message(self, dial, ask, sent):
         for leave in ("cancel", "hang_up"):

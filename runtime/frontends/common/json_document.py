@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 
 import orjson
 
@@ -157,6 +158,25 @@ def parse_elements(text: bytes | bytearray, at: int) -> list[JsonValue]:
         elements = _parse_non_finite(enclosed, error, at - 1)
     assert type(elements) is list  # both parsers return one
     return elements
+
+
+def refuse_ambiguous(text: bytes | bytearray, names: Iterable[str]) -> None:
+    """Refuse a document in which one of these members occurs twice: it could be read in two ways.
+
+    Only the document's own members count, not those of objects in it. Raises InferenceError (INVALID_ARG).
+    """
+    suspects = [name for name in names if text.count(b'"%b"' % name.encode()) > 1]
+    if not suspects or len(text) > DUPLICATE_BYTES_MAX:
+        return
+    own: list[str] = []
+
+    def look(pairs: list[tuple[str, object]]) -> None:
+        own[:] = (name for name, _ in pairs)  # the document itself comes last
+
+    json.loads(text.decode("utf-8-sig"), object_pairs_hook=look, parse_int=str, parse_float=str)
+    for name in suspects:
+        if own.count(name) > 1:
+            raise invalid(f"the request has '{name}' more than once, which is ambiguous")
 
 
 def find_duplicate(text: bytes | bytearray, document: JsonObject) -> str | None:

@@ -220,7 +220,9 @@ class Exchange(ABC):
         if size <= limit:
             return
         if limit == self.body_bytes_max:
-            message = f"the request's body has {size} bytes or more, this endpoint accepts {limit}"
+            message = (
+                f"request size of {size} bytes exceeds the maximum allowed input size of {limit} bytes of this endpoint"
+            )
         else:
             message = f"{_too_large(self.head.header_length, size, limit)} --http-max-input-size to increase the limit."
         self._error_lines = JSON

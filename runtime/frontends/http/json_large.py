@@ -22,10 +22,11 @@ from pyruntime.runtime.frontends.common.json_document import (
     STRING,
     invalid,
     parse_document,
+    refuse_ambiguous,
     string_end,
 )
 from pyruntime.runtime.frontends.http.json_tensors import NO_JSON, PackedElements, pack_long_string, pack_slice
-from pyruntime.runtime.frontends.http.kserve_request import DIMS_MAX, TENSORS_MAX
+from pyruntime.runtime.frontends.http.kserve_request import DIMS_MAX, MEMBERS, TENSORS_MAX
 from pyruntime.runtime.json_types import JsonObject, JsonValue
 from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
@@ -114,7 +115,9 @@ class LargeDocument:
             raise invalid(
                 f"the request's document has more than {REST_BYTES_MAX} bytes, not counting lists of elements in 'data'"
             )
-        self._document = parse_document(b"".join([*parts, text[at:]]))
+        rest = b"".join([*parts, text[at:]])
+        self._document = parse_document(rest)
+        refuse_ambiguous(rest, MEMBERS)
         inputs = self._document.get("inputs")
         for entry in inputs if isinstance(inputs, list) else ():
             data = entry.get("data") if isinstance(entry, dict) else None

@@ -22,7 +22,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.frontends.common.json_document import invalid, json_name, parse_document, shown
+from pyruntime.runtime.frontends.common.json_document import (
+    invalid,
+    json_name,
+    parse_document,
+    refuse_ambiguous,
+    shown,
+)
 from pyruntime.runtime.frontends.common.request_parameters import read_id, read_parameters
 from pyruntime.runtime.frontends.http.json_tensors import PackedElements, pack
 from pyruntime.runtime.frontends.http.raw_request import decode_raw
@@ -32,6 +38,8 @@ from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import Code, InferenceError
 
+# The members of a document that no document may have twice.
+MEMBERS = ("id", "inputs", "outputs", "parameters")
 # The most inputs, or outputs, of one request. Large models have hundreds.
 TENSORS_MAX = 4096
 
@@ -92,11 +100,11 @@ def decode_infer(
     """
     if header_length is None:
         header_length = len(body)
-        document = parse_document(bytes(body)) if document is None else document
+        document = _parse(bytes(body)) if document is None else document
     elif header_length == 0:
         return decode_raw(body, spec, base), ALL_BINARY
     elif 0 < header_length <= len(body):
-        document = parse_document(bytes(body[:header_length])) if document is None else document
+        document = _parse(bytes(body[:header_length])) if document is None else document
     else:
         raise invalid(f"inference header size should be in range (0, {len(body)}), got: {header_length}")
 
@@ -128,6 +136,12 @@ def _entries(value: object, member: str) -> list[Entry]:
     if len(value) > TENSORS_MAX:
         raise invalid(f"the request has {len(value)} {member}, expected at most {TENSORS_MAX}")
     return value
+
+
+def _parse(text: bytes) -> JsonObject:
+    document = parse_document(text)
+    refuse_ambiguous(text, MEMBERS)
+    return document
 
 
 def _read_inputs(

@@ -15,6 +15,7 @@ from pyruntime.runtime.frontends.common.json_document import (
     find_duplicate,
     json_name,
     parse_document,
+    refuse_ambiguous,
     shown,
 )
 from pyruntime.utils.errors import Code, InferenceError
@@ -194,3 +195,29 @@ def test_any_member_twice(document, ascii_only, data):
     name = data.draw(st.sampled_from(list(document)))
     repeated = f"{text[:-1]}, {json.dumps(name, ensure_ascii=ascii_only)}: 1}}"
     assert duplicate(repeated.encode()) == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"inputs": [], "inputs": []}',
+        b'\xef\xbb\xbf{"inputs": [1.5, NaN], "a": {}, "inputs": [], "b": {"c": 1}}',
+    ],
+)
+def test_members_that_make_a_document_ambiguous(text):
+    """A document with one of some members twice could be read in two ways."""
+    with pytest.raises(InferenceError, match=r"^the request has 'inputs' more than once, which is ambiguous$"):
+        refuse_ambiguous(text, ("inputs", "outputs"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"inputs": [{"name": "inputs"}], "outputs": []}',
+        b'{"inputs": [{"inputs": 1, "inputs": 2}]}',
+        b'{"a": 1, "a": 2}',
+    ],
+)
+def test_members_that_make_no_document_ambiguous(text):
+    """What lies in other objects is no matter, nor are other members."""
+    refuse_ambiguous(text, ("inputs", "outputs"))

@@ -213,7 +213,10 @@ def test_other_endpoints(server):
         transport.feed(post(b"{}".ljust(64 << 10), path=path))
         assert server.state.pending_bytes.used == 0
     assert transport.statuses() == [400, 200] * 3
-    assert "this endpoint accepts 65536" in json.loads(transport.responses()[0][2])["error"]
+    assert (
+        "exceeds the maximum allowed input size of 65536 bytes of this endpoint"
+        in json.loads(transport.responses()[0][2])["error"]
+    )
 
 
 @pytest.mark.parametrize("path", [b"/v2/repository/models/m/load", b"/v2/repository/models/m/unload"])

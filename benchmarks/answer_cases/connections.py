@@ -60,6 +60,5 @@ DIFFERENT = {
     reasons.NO_REQUEST: ("a chunk without a size", "a length that is *", "no HTTP", "an unknown method", "HTTP/2",),
     reasons.EMPTY_BODY: ("no length",),
     reasons.TWO_LENGTHS: ("two equal lengths",),
-    reasons.HTTP_1_0: ("HTTP/1.0, kept alive",),
 }  # fmt: skip
 CASES = explain(CASES, DIFFERENT)

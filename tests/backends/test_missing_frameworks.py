@@ -3,6 +3,7 @@
 """A backend whose framework is missing says which package to install, and where. No framework is needed."""
 
 import sys
+import zipfile
 
 import pytest
 
@@ -41,7 +42,11 @@ def test_a_missing_framework(tmp_path, monkeypatch, load_model, backend, filenam
         tensors = TENSORS
     version = tmp_path / "m" / "1"
     version.mkdir(parents=True)
-    (version / filename).write_text("{}")
+    if filename.endswith(".skops"):  # what is no archive is refused before
+        with zipfile.ZipFile(version / filename, "w") as archive:
+            archive.writestr("schema.json", "{}")
+    else:
+        (version / filename).write_text("{}")
     platform = 'platform: "tensorflow_savedmodel"\n' if backend == "tensorflow" else ""
     config = f'backend: "{backend}"\n{platform}instance_group {{ kind: KIND_CPU }}\n{tensors}'
     (tmp_path / "m" / "config.pbtxt").write_text(config)

@@ -71,7 +71,7 @@ class Connection:
     def __init__(self):
         self.is_killed = self.is_cancelled = False
 
-    def kill(self):
+    def kill(self, why):
         self.is_killed = True
 
     async def wait_exited(self):

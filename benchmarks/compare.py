@@ -26,6 +26,7 @@ A scenario is comma separated: MODEL,PROTOCOL then any of
     wrk        HTTP load from wrk rather than perf_analyzer (much lighter client)
     async      perf_analyzer's asynchronous client
     json       tensors as JSON rather than binary (http; implies wrk)
+    vary       identity only: another shape in each of 1999 requests, 1 to 1999 elements
     pygrpc     gRPC load from grpc_load.py, for servers perf_analyzer refuses
 PROTOCOL is http or grpc.
 

@@ -10,6 +10,9 @@ import kserve
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
+# The requests of a scenario that varies them. It is a prime number.
+VARIED = 1999
+
 
 def command(sc, server, opts, scratch):
     """The generator of a scenario, as a command line."""
@@ -24,7 +27,12 @@ def perf_analyzer_args(sc, server, opts, scratch):
     argv = [opts.perf_analyzer, "-m", sc.model, "-i", sc.protocol, "-u", f"127.0.0.1:{port}"]
     argv += ["--concurrency-range", str(sc.concurrency), "-p", str(int(opts.window * 1000))]
     argv += ["-r", "3", "-s", "999", "--percentile", "99"]
-    if sc.bytes:
+    if sc.vary:
+        data = os.path.join(scratch, "vary.json")
+        with open(data, "w") as f:
+            json.dump({"data": [{"INPUT0": {"content": [1.0] * n, "shape": [n]}} for n in varied_sizes()]}, f)
+        argv += ["--input-data", data]
+    elif sc.bytes:
         argv += ["--shape", f"INPUT0:{sc.bytes // 4}"]
     if sc.shm:
         argv += ["--shared-memory", "system", "--output-shared-memory-size", str(max(sc.bytes, 1024))]
@@ -42,6 +50,44 @@ def perf_analyzer_args(sc, server, opts, scratch):
     return argv
 
 
+def varied_sizes():
+    """The numbers of elements of varied requests, each once, so that neighbours differ much."""
+    return [i * 977 % VARIED + 1 for i in range(VARIED)]
+
+
+# What a wrk script does with the bodies in files, one after the other. Each has its own head.
+VARY = """
+local requests, number = {}, 0
+function init()
+  for line in io.lines(%s) do
+    local path, head = line:match("^(%%S+) (%%d+)$")
+    local file = io.open(path, "rb")
+    local headers = {["Inference-Header-Content-Length"] = head}
+    requests[#requests + 1] = wrk.format("POST", nil, headers, file:read("*a"))
+    file:close()
+  end
+end
+function request()
+  number = number %% #requests + 1
+  return requests[number]
+end
+"""
+
+
+def write_varied(script, scratch):
+    """A script for wrk with another shape in each request, and the bodies that it reads."""
+    index = os.path.join(scratch, "vary.txt")
+    with open(index, "w") as lines:
+        for n in varied_sizes():
+            body, headers = kserve.request([("INPUT0", [1.0] * n)], as_json=False)
+            path = os.path.join(scratch, f"vary-{n}.bin")
+            with open(path, "wb") as f:
+                f.write(body)
+            lines.write(f"{path} {headers['Inference-Header-Content-Length']}\n")
+    with open(script, "w") as f:
+        f.write(VARY % json.dumps(index))
+
+
 def wrk_args(sc, server, opts, scratch):
     override = opts.post.get(server.name)
     if override:
@@ -57,12 +103,15 @@ def wrk_args(sc, server, opts, scratch):
         body_file = os.path.join(scratch, f"body-{sc.model}-{sc.bytes}-{int(sc.json)}.bin")
         with open(body_file, "wb") as f:
             f.write(body)
-    script = os.path.join(scratch, f"wrk-{server.name}-{sc.model}-{sc.bytes}-{int(sc.json)}.lua")
-    with open(script, "w") as f:
-        f.write('wrk.method = "POST"\n')
-        f.write(f'local f = io.open({json.dumps(body_file)}, "rb")\nwrk.body = f:read("*a")\nf:close()\n')
-        for k, v in headers.items():
-            f.write(f"wrk.headers[{json.dumps(k)}] = {json.dumps(v)}\n")
+    script = os.path.join(scratch, f"wrk-{server.name}-{sc.model}-{sc.bytes}-{int(sc.json)}{int(sc.vary)}.lua")
+    if sc.vary:
+        write_varied(script, scratch)
+    else:
+        with open(script, "w") as f:
+            f.write('wrk.method = "POST"\n')
+            f.write(f'local f = io.open({json.dumps(body_file)}, "rb")\nwrk.body = f:read("*a")\nf:close()\n')
+            for k, v in headers.items():
+                f.write(f"wrk.headers[{json.dumps(k)}] = {json.dumps(v)}\n")
     return [
         opts.wrk,
         "-t1",

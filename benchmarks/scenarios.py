@@ -28,10 +28,12 @@ PRESETS = {
     "sequence": [f"sequence_sum,{p},c32,async" for p in ("http", "grpc")],
     # perf_analyzer repeats one request. Servers need the option --cache-config.
     "cache": [f"add_sub_cached,{p},c{c}" for p in ("http", "grpc") for c in (1, 16)],
+    # All others repeat one request.
+    "vary": ["identity,http,c16,bytes=64,vary,wrk", "identity,grpc,c16,bytes=64,vary"],
     "wrk": [f"add_sub,http,c{c},wrk{j}" for c in (1, 16, 64) for j in ("", ",json")],
 }
 PRESETS["all"] = [
-    s for k in ("small", "batch", "payload", "stream", "steps", "sequence", "cache", "wrk") for s in PRESETS[k]
+    s for k in ("small", "batch", "payload", "stream", "steps", "sequence", "cache", "vary", "wrk") for s in PRESETS[k]
 ]
 
 
@@ -41,7 +43,7 @@ class Scenario:
         parts = text.split(",")
         self.model, self.protocol = parts[0], parts[1]
         self.concurrency, self.bytes, self.stream = 1, 0, 0
-        self.shm = self.wrk = self.is_async = self.json = self.pygrpc = False
+        self.shm = self.wrk = self.is_async = self.json = self.pygrpc = self.vary = False
         for p in parts[2:]:
             if re.fullmatch(r"c\d+", p):
                 self.concurrency = int(p[1:])
@@ -59,5 +61,7 @@ class Scenario:
                 self.json = self.wrk = True
             elif p == "pygrpc":
                 self.pygrpc = True
+            elif p == "vary":
+                self.vary = True
             else:
                 raise SystemExit(f"unknown word {p!r} in scenario {text!r}")

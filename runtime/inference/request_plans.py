@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that differ only in their tensors' contents, decoded and checked once. (pure)
 
+They are for what native code does not read whole (see plain_requests.py), and for C++ backends in the server, which
+recognise requests by them.
+
 Most requests of a client have the same JSON header except for the id and the sequence, or the same gRPC message except
 for its contents and its id. Unless a tensor is BYTES, the validity of a request depends only on that and on the sizes
 of its contents. So a model keeps, for each header, a plan: the request as the stub reads it, with the offsets of its

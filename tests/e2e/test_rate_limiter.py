@@ -269,7 +269,7 @@ class TestGivingBack:
             results(infer_all(server, pool, "ab" * 8))
         assert together_max(record(tmp_path)) == 1
 
-    def test_failed_load(self, model, serve, pool):
+    def test_failed_load(self, model, serve, wait_until):
         """A model that fails to load holds nothing."""
         shared(model, "b")
         fails = "    def initialize(self, args):\n        raise ValueError('no')\n"
@@ -279,6 +279,7 @@ class TestGivingBack:
             with pytest.raises(InferenceServerException, match="both global and device-specific"):
                 client.load_model("a")
             client.unload_model("b")
+            wait_until(lambda: "successfully unloaded 'b' version 1" in server.log)
             for _ in range(2):
                 with pytest.raises(InferenceServerException, match="ValueError: no"):
                     client.load_model("a")

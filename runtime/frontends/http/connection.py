@@ -1,17 +1,15 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/1.1 connections: pass bytes to exchanges, and write their responses in the order of the requests.
+"""HTTP/1.1 connections: split what is read into requests, and pass their bytes to exchanges.
 
 The socket reads a binary request body directly into its model's request region, once the head has announced the length.
-A large response is written from the response region, and its slot released when the transport has sent it. The pieces
-of a stream are written one by one, while the client reads them, and each is released afterwards, which paces the model.
 Pipelined requests are executed at the same time, except that one for a stream begins after all requests before it.
+response_writer.py has the other direction.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
@@ -20,7 +18,7 @@ from pyruntime.runtime.execution.executor import ClientSocket
 from pyruntime.runtime.frontends.common.client_timeouts import ClientTimeouts, Phase
 from pyruntime.runtime.frontends.common.connection_limits import LIMIT, has_unread, report_unsent
 from pyruntime.runtime.frontends.common.restrictions import is_loopback
-from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX, Exchange
+from pyruntime.runtime.frontends.http.exchange import Exchange
 from pyruntime.runtime.frontends.http.exchanges import UNREADABLE, exchange_of
 from pyruntime.runtime.frontends.http.health_reserve import HEALTH, only_health, refuse_place
 from pyruntime.runtime.frontends.http.incoming_body import IncomingBody
@@ -31,15 +29,16 @@ from pyruntime.runtime.frontends.http.lingering import DISCARDED_BYTES_MAX, Ling
 from pyruntime.runtime.frontends.http.repeated_requests import find_answer
 from pyruntime.runtime.frontends.http.request_head import HEAD_BYTES_MAX, HEAD_END, BadRequest, Head, too_long
 from pyruntime.runtime.frontends.http.response_head import CONTINUE
+from pyruntime.runtime.frontends.http.response_writer import ResponseWriter
 from pyruntime.runtime.frontends.http.routes import Endpoint
-from pyruntime.runtime.frontends.http.write_stall import WriteStall
 from pyruntime.runtime.inference.pending_bytes import Claim, Share
 
 # Concurrent requests of one connection. More wait in the socket.
 PIPELINED_MAX = 64
 # The bytes that are read while a stream's request waits for its turn. More wait in the socket; while it is not read, a
 # client that leaves is found only when something is sent to it.
-READ_AHEAD_BYTES_MAX = 64 << 10  # TLS begins with these bytes. No request does.
+READ_AHEAD_BYTES_MAX = 64 << 10
+# TLS begins with these bytes. No request does.
 _TLS = b"\x16\x03"
 # Local names spare the hot path a lookup.
 _INFER, _STREAM = Endpoint.MODEL_INFER, Endpoint.MODEL_GENERATE_STREAM
@@ -52,11 +51,10 @@ _HEALTH_REQUESTS = (b"GET /v2/health/live ", b"GET /v2/health/ready ")
 _READ_BUFFER = memoryview(bytearray(128 << 10))
 
 
-class HttpConnection(asyncio.BufferedProtocol):
+class HttpConnection(ResponseWriter):
     """One client. All methods belong to the event loop's thread."""
 
     # Defaults are class attributes: a connection changes few of them in its life.
-    transport: asyncio.Transport | None = None
     # The body that is arriving.
     _body: IncomingBody | None = None
     # All that comes is discarded: the last request is refused, and its body was still arriving.
@@ -69,31 +67,22 @@ class HttpConnection(asyncio.BufferedProtocol):
     _ended = False
     # The head of the last request that was answered by its bytes. Its body is short, and comes as it is.
     _repeated: Head | None = None
-    _owes_continue = False
     # It is beyond the limit of connections: see HealthPlaces.
     _is_reserved = False
-    _write_paused = False
-    _read_paused = False
     # A piece of a body is in `_rest` because there is no room for it yet.
     _waits_for_room = False
     # `_rest` begins with a request, or a part of one, that is handled in a later turn of the event loop.
     _waits_for_turn = False
-    # `_rest` begins with a request for a stream, which is handled once all requests before it are answered.
-    _waits_for_answers = False
     _share: Share | None = None
-    _stall: WriteStall | None = None
     _limit = LIMIT
 
     def __init__(self, state: ServerState, connections: set[object], read_head: Callable[[bytes], Head]) -> None:
         """`connections` are those of all ports; the connection adds and removes itself."""
-        self._state = state
+        super().__init__(state)
         self._connections = connections
         self._read_head = read_head
         self._timeouts = ClientTimeouts()
         self._lending = Lending(state, self)
-        # The unanswered ones, in the order of their requests.
-        self.exchanges: deque[Exchange] = deque()
-        self._on_drained: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         return f"<HttpConnection [{len(self.exchanges)} exchanges]>"
@@ -499,80 +488,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             if self._rest:
                 self._read_rest()
 
-    # Responses.
-
-    def answered(self) -> None:
-        """See exchange.Connection. Send all responses that are due now."""
-        exchanges = self.exchanges
-        while exchanges:
-            exchange = exchanges[0]
-            parts, transport = exchange.parts, self.transport
-            if parts is None or transport is None:
-                if self._send_pieces(exchange):
-                    continue
-                break
-            del exchanges[0]
-            if exchange.trace is not None:
-                exchange.begin_sending()
-            if exchange.length > JOINED_BYTES_MAX:
-                transport.writelines(parts)
-                if self._write_paused:
-                    self._on_drained.append(exchange.release)
-                else:
-                    exchange.release()
-            else:
-                transport.write(b"".join(parts))
-                exchange.release()
-            self._state.end_request()
-            if not exchange.keep_alive:
-                self._close(transport)
-        if self._owes_continue and exchanges:
-            self._continue()
-        if self._read_paused or self._waits_for_answers:
-            self._throttle()
-
-    def _send_pieces(self, exchange: Exchange) -> bool:
-        """Send the available pieces of a response, while the client reads them. Returns True at its end."""
-        transport = self.transport
-        if transport is None:
-            return False
-        while not self._write_paused and (piece := exchange.next_piece()) is not None:
-            transport.write(piece.data)
-            if self._write_paused:
-                self._on_drained.append(piece.release)
-            else:
-                piece.release()
-        if not exchange.ended:
-            return False
-        del self.exchanges[0]
-        self._state.end_request()
-        if not exchange.keep_alive:
-            transport.close()
-        return True
-
-    def pause_writing(self) -> None:
-        self._write_paused = True
-        if self.transport is not None:
-            self._stall = WriteStall(self.transport)
-        self._throttle()
-
-    def resume_writing(self) -> None:
-        self._write_paused = False
-        self._end_stall()
-        self._release_drained()
-        self.answered()
-        self._throttle()
-
-    def _release_drained(self) -> None:
-        due, self._on_drained = self._on_drained, []
-        for release in due:
-            release()
-
-    def _end_stall(self) -> None:
-        stall, self._stall = self._stall, None
-        if stall is not None:
-            stall.end()
-
     # Native threads.
 
     @property
@@ -587,12 +502,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def sent(self) -> None:
         """See KnownConnection."""
         self._lending.alike += 1
-        exchange = self.exchanges.popleft()
-        self._state.end_request()
-        if not exchange.keep_alive and self.transport is not None:
-            self.transport.close()
-        if self.exchanges or self._read_paused:
-            self.answered()
+        self._sent()
 
     def take_back(self) -> None:
         """See LentConnection."""

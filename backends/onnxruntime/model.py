@@ -73,11 +73,13 @@ class TritonPythonModel:
             self._shared, self._session = opened
         inputs = self._session.get_inputs()
         overridable = self._session.get_overridable_initializers()
+        optional = [each.name for each in overridable]
         try:
             check_tensors(
                 settings,
                 describe(settings.name, [*inputs, *overridable]),
                 describe(settings.name, self._session.get_outputs()),
+                optional,
             )
         except PyruntimeError:
             self.finalize()

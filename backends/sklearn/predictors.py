@@ -13,7 +13,7 @@ import numpy as np
 
 from pyruntime.backends.toolkit.frameworks import import_framework
 from pyruntime.backends.toolkit.settings import Settings
-from pyruntime.utils.errors import LoadError
+from pyruntime.utils.errors import ConfigError, LoadError
 
 # Files of XGBoost, LightGBM and skops hold data only. A pickle runs code of its author when it is loaded.
 FILENAMES = ["model.skops", "model.ubj", "model.json", "model.txt", "model.pkl", "model.joblib"]
@@ -22,6 +22,8 @@ ALLOW_PICKLE = "ALLOW_PICKLE"
 TRUSTED_TYPES = "TRUSTED_TYPES"
 # Probabilities of all classes in place of the class, as in Triton's FIL backend.
 PREDICT_PROBA = "predict_proba"
+# Files that hold no classifier, by the suffixes of their names.
+_BOOSTERS = {".ubj": "XGBoost", ".json": "XGBoost", ".txt": "LightGBM"}
 # The time and the place at the start of XGBoost's errors.
 _PLACE = re.compile(r"^\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 
@@ -88,8 +90,14 @@ def describe_error(exc: BaseException) -> str:
 
 
 def load_predictor(settings: Settings, path: str, threads: int) -> Predictor:
-    """The predictor in a file, by the suffix of its name. Raises LoadError."""
+    """The predictor in a file, by the suffix of its name. Raises ConfigError and LoadError."""
     suffix = os.path.splitext(path)[1]
+    if suffix in _BOOSTERS and settings.boolean(PREDICT_PROBA):
+        raise ConfigError(
+            f"model '{settings.name}' has the parameter {PREDICT_PROBA}, which is for classifiers of scikit-learn, and "
+            f"'{path}' is a booster of {_BOOSTERS[suffix]}: it predicts probabilities where it was trained to, "
+            "whatever class saved it. Remove the parameter, or save the classifier itself by skops"
+        )
     try:
         if suffix in (".ubj", ".json"):
             return _xgboost(settings, path, threads)

@@ -68,14 +68,31 @@ def complete_config(
         config["dynamic_batching"] = {}
 
 
-def check_tensors(settings: Settings, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    """Compare the configured tensors, those of sequences too, with those of the model file. Raises ConfigError."""
+def check_tensors(
+    settings: Settings, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], optional: Collection[str] = ()
+) -> None:
+    """Compare the configured tensors, those of sequences too, with those of the model file. Raises ConfigError.
+
+    Every input of the file must be configured, but for those that are `optional` in it: no request could have it else.
+    """
     for noun, configured, found in (("input", settings.all_inputs, inputs), ("output", settings.all_outputs, outputs)):
         known = {tensor.name: tensor for tensor in found}
         for tensor in configured:
             if tensor.name not in known:
                 raise _unknown(settings, noun, tensor, known)
             _check_tensor(settings, noun, tensor, known[tensor.name])
+    names = {tensor.name for tensor in settings.all_inputs}
+    needed = [tensor.name for tensor in inputs if tensor.name not in optional]
+    lacking = [name for name in needed if name not in names]
+    if lacking:
+        raise ConfigError(
+            f"unable to load model '{settings.name}', configuration expects {len(needed) - len(lacking)} inputs, model "
+            f"provides {len(needed)}: declare {_quoted(lacking)} in config.pbtxt, which the model needs in each request"
+        )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
 
 
 def _unknown(settings: Settings, noun: str, tensor: TensorSpec, known: Collection[str]) -> ConfigError:

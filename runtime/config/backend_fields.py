@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pyruntime.runtime.config.backend_parameters import unread_parameters
 from pyruntime.runtime.config.schema import Config
 from pyruntime.utils.errors import ConfigError
 
@@ -44,6 +45,8 @@ _ADDED = (
     "model '{name}' has states or control inputs in sequence_batching, and models of the backend '{backend}' take no "
     "inputs besides those of their clients: remove them"
 )
+# Backends that execute a model on the CPU whatever the kind of its instances is.
+_WITHOUT_GPUS = frozenset({"sklearn"})
 _WITH_MODEL_FILE = FRAMEWORKS - {"transformers", "vllm"}
 
 # By path. The longest path that a field's begins with counts; a map is one field.
@@ -90,16 +93,26 @@ def check_backend_fields(config: Config, backend: str) -> None:
 
 
 def find_unused(config: Config, backend: str) -> list[str]:
-    """Sentences for the log about the fields that `config`, normalised and valid, sets in vain.
+    """Sentences for the log about what `config`, normalised and valid, sets in vain: fields and parameters.
 
     `backend` is one of BACKENDS; any other name is that of a user's own Python-based backend.
     """
     paths = ", ".join(_unused(config, backend))
-    if not paths:
-        return []
-    if is_ours(backend):
-        return [f"model '{config.name}' sets {paths}, which has no effect on models of the backend '{backend}'"]
-    return [f"model '{config.name}' sets {paths}, which has no effect unless its own code reads it"]
+    if not is_ours(backend):
+        return (
+            [f"model '{config.name}' sets {paths}, which has no effect unless its own code reads it"] if paths else []
+        )
+    sentences = unread_parameters(config, backend)
+    if any(group.kind == group.KIND_GPU for group in config.instance_group) and backend in _WITHOUT_GPUS:
+        sentences.append(
+            f"model '{config.name}' has instances of KIND_GPU, and models of the backend '{backend}' are executed on "
+            "the CPU: use KIND_CPU"
+        )
+    if paths:
+        sentences.append(
+            f"model '{config.name}' sets {paths}, which has no effect on models of the backend '{backend}'"
+        )
+    return sentences
 
 
 def _unused(config: Config, backend: str) -> list[str]:

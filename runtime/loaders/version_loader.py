@@ -98,6 +98,10 @@ class VersionFactory:
         cache = self._cache if spec.response_cache else None
         if spec.response_cache and cache is None:
             _LOG.warning("model '%s' asks for a response cache, and the server has none: see --cache-config", spec.name)
+        if self.grants is None and any(each.needs or each.priority for each in spec.instances):
+            _LOG.warning(
+                "model '%s' has a rate_limiter, which has no effect in this server: see --rate-limit", spec.name
+            )
         statistics = new_statistics(
             spec, version, self._settings.metrics_config, has_cache=cache is not None, memory_usage=memory_usage
         )

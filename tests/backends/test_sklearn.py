@@ -9,6 +9,7 @@ import pytest
 
 from pyruntime.backends.sklearn.predictors import load_predictor
 from pyruntime.backends.toolkit.settings import read_settings
+from pyruntime.utils.errors import ConfigError
 
 joblib = pytest.importorskip("joblib", reason="scikit-learn is not installed (pip install scikit-learn)")
 
@@ -56,3 +57,10 @@ def record_threads(forest):
     for tree in forest.estimators_:
         tree.predict_proba = recorded(tree.predict_proba)
     return used
+
+
+@pytest.mark.parametrize(("filename", "framework"), [("model.ubj", "XGBoost"), ("model.txt", "LightGBM")])
+def test_probabilities_of_a_booster_are_refused_at_the_load(filename, framework):
+    settings = read_settings({"name": "m", "parameters": {"predict_proba": {"string_value": "true"}}})
+    with pytest.raises(ConfigError, match=rf"^model 'm' has the parameter predict_proba, .* a booster of {framework}:"):
+        load_predictor(settings, f"/models/m/1/{filename}", 1)

@@ -316,7 +316,6 @@ class TestCompletion:
             ({"max_batch_size": 1, "input": [entry("A", [3])]}, tensor("A", -1, 3)),
             ({"input": [entry("A", [1])]}, tensor("A")),
             ({"input": [entry("A", [4, 4])]}, TensorSpec("A", "TYPE_FP32", None)),
-            ({}, tensor("A", 3)),
         ],
     )
     def test_tensors_that_agree(self, config, found):
@@ -369,6 +368,18 @@ class TestCompletion:
         with pytest.raises(ConfigError) as caught:
             check_tensors(settings(**config), [found], [])
         assert str(caught.value) == message
+
+    def test_an_input_that_the_configuration_names_nowhere_is_refused(self):
+        """Unless the model has a value for it, as ONNX has for an initializer."""
+        config = {"input": [entry("A", [3])], "sequence_batching": {"state": [state("B", "C", [3])]}}
+        found = [tensor(name, 3) for name in "ABDE"]
+        with pytest.raises(ConfigError) as caught:
+            check_tensors(settings(**config), found, [tensor("C", 3)])
+        assert str(caught.value) == (
+            "unable to load model 'm', configuration expects 2 inputs, model provides 4: declare 'D', 'E' in "
+            "config.pbtxt, which the model needs in each request"
+        )
+        check_tensors(settings(**config), found, [tensor("C", 3)], optional=["D", "E"])
 
 
 class TestFrameworks:

@@ -185,6 +185,23 @@ def test_what_cannot_be_loaded(serve, onnx_folder):
     assert "has the parameter execution_mode '5', which must be 0 (sequential) or 1 (parallel)" in found["mode"]
 
 
+def test_a_load_says_what_the_configuration_misses_or_sets_in_vain(serve, onnx_folder):
+    """An input of the file that it names nowhere, which no request could have; a parameter with a misspelt name."""
+    one, other = (f'{{ name: "{name}" data_type: TYPE_FP32 dims: [ -1, 3 ] }}' for name in ("A", "SUM"))
+    tensors = f"input {one} output {other}"
+    onnx_folder("half", add_sub(), OPTIONS + tensors)
+    onnx_folder(
+        "misspelt", add_sub(), OPTIONS + 'parameters { key: "intra_op_threads_count" value { string_value: "1" } }'
+    )
+    server = serve(*LENIENT)
+    assert reasons(server)["half"] == (
+        "Invalid argument: unable to load model 'half', configuration expects 1 inputs, model provides 2: declare 'B' "
+        "in config.pbtxt, which the model needs in each request"
+    )
+    said = "model 'misspelt' has parameters that nothing reads, as models of the backend 'onnxruntime' have no such: "
+    assert server.log.count(f"{said}'intra_op_threads_count' (did you mean 'intra_op_thread_count'") == 1
+
+
 def test_weights_in_a_file_of_their_own(serve, model):
     """External data are next to the model file, which may be in a folder of its name."""
     weights = helper.make_tensor("W", TensorProto.FLOAT, [3], np.array([1, 2, 3], np.float32).tobytes(), raw=True)

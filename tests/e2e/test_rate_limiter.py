@@ -419,3 +419,11 @@ def test_too_much(model, serve):
         'Invalid argument: Resource count for "R" is limited to 4 which will prevent scheduling of one or more model '
         "instances, the minimum required count is 5"
     )
+
+
+def test_a_server_without_a_rate_limiter_says_that_there_is_none(model, serve):
+    model("limited", RECORDS, more=group(R1))
+    model("usual", RECORDS)
+    server = serve()
+    assert server.log.count("has a rate_limiter, which has no effect in this server: see --rate-limit") == 1
+    assert "model 'limited' has a rate_limiter" in server.log

@@ -195,3 +195,19 @@ def test_models_that_take_what_clients_send_refuse_what_the_server_adds(field):
 
 def test_frameworks_and_ensembles_execute_no_code_of_the_user():
     assert {backend for backend in BACKENDS if is_ours(backend)} == {*FRAMEWORKS, "ensemble"}
+
+
+def test_a_framework_without_gpus_says_that_it_executes_on_the_cpu():
+    config = parse_model_config("name: 'm' instance_group { kind: KIND_GPU }", "config.pbtxt")
+    assert find_unused(config, "sklearn") == [
+        "model 'm' has instances of KIND_GPU, and models of the backend 'sklearn' are executed on the CPU: use KIND_CPU"
+    ]
+    assert find_unused(config, "onnxruntime") == []
+    config = parse_model_config("name: 'm' instance_group { kind: KIND_CPU }", "config.pbtxt")
+    assert find_unused(config, "sklearn") == []
+
+
+def test_parameters_that_nothing_reads_are_said_beside_fields():
+    config = parse_model_config("name: 'm' optimization { cuda {} } parameters { key: 'colour' }", "config.pbtxt")
+    parameters, *_ = find_unused(config, "sklearn")
+    assert "'colour'" in parameters

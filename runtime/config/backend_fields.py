@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyruntime.runtime.config.backend_parameters import unread_parameters
+from pyruntime.runtime.config.backends import filename_of
 from pyruntime.runtime.config.schema import Config
 from pyruntime.utils.errors import ConfigError
 
@@ -118,7 +119,10 @@ def find_unused(config: Config, backend: str) -> list[str]:
 def _unused(config: Config, backend: str) -> list[str]:
     """The paths of fields that `config` sets and a backend does not act on, each once."""
     backend = backend if backend in BACKENDS else "python"
-    return [path for path in dict.fromkeys(_set_fields(config)) if backend not in _rule(path).actors]
+    unused = [path for path in dict.fromkeys(_set_fields(config)) if backend not in _rule(path).actors]
+    if config.default_model_filename == filename_of(config.backend):  # it may be filled in
+        unused = [path for path in unused if path != "default_model_filename"]
+    return unused
 
 
 def _rule(path: str) -> Rule:

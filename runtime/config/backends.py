@@ -86,7 +86,12 @@ def fill_backend(config: Config, files: Collection[str]) -> None:
         backend = config.name.partition(".")[2]
         if not backend:
             raise ConfigError(_unknown(config.name, files))
-        config.backend, config.default_model_filename = backend, f"model.{backend}"
+        config.backend, config.default_model_filename = backend, filename_of(backend)
+
+
+def filename_of(backend: str) -> str:
+    """The file of a model whose name alone says what its backend is, as Triton fills it in."""
+    return f"model.{backend}"
 
 
 def _find_format(config: Config, files: Collection[str]) -> Format | None:

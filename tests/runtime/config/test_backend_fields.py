@@ -173,6 +173,16 @@ def test_what_every_model_has_is_not_mentioned(backend):
     assert find_unused(config, backend) == []
 
 
+@pytest.mark.parametrize("backend", ["vllm", "transformers", "mine"])
+def test_a_file_that_is_filled_in_by_the_name_of_the_model_is_not_mentioned(backend):
+    config = normalize(parse_model_config("", "config.pbtxt"), directory_name=f"x.{backend}", files=(), gpus=())
+    assert (config.backend, config.default_model_filename) == (backend, f"model.{backend}")
+    assert find_unused(config, backend) == []
+    config.default_model_filename = "weights"
+    if backend != "mine":
+        assert "sets default_model_filename, which has no effect" in find_unused(config, backend)[0]
+
+
 def test_a_framework_that_answers_once_refuses_a_decoupled_model():
     config = parse_model_config("name: 'm' model_transaction_policy { decoupled: true }", "config.pbtxt")
     with pytest.raises(ConfigError, match=r"^model 'm' is decoupled, which the backend 'onnxruntime' cannot be"):

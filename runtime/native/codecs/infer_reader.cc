@@ -1,0 +1,224 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The type InferReader of the module: what a model declares, and the requests to it as objects of Python.
+
+#include "infer_reader.h"
+
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "infer_document.h"
+#include "infer_message.h"
+#include "infer_request.h"
+#include "objects.h"
+
+namespace pyruntime {
+namespace {
+
+struct InferReader {
+  DeclaredModel model;
+  // The names and datatypes of inputs, and the names of outputs, which all requests share.
+  std::vector<std::pair<Ref, Ref>> inputs;
+  std::vector<Ref> outputs;
+  Ref no_parameters;
+};
+
+struct InferReaderObject {
+  PyObject_HEAD
+  std::unique_ptr<InferReader> reader;
+};
+
+InferReader& ReaderOf(PyObject* self) { return *reinterpret_cast<InferReaderObject*>(self)->reader; }
+
+bool FromPython(PyObject* text, std::string* out) {
+  Py_ssize_t size;
+  const char* data = PyUnicode_AsUTF8AndSize(text, &size);
+  if (data == nullptr) return false;
+  out->assign(data, static_cast<size_t>(size));
+  return true;
+}
+
+// Calls `take` with each item of a sequence, of which there may be as many as kTensorsMax.
+template <typename Take>
+bool ForEach(PyObject* sequence, size_t count_max, Take take) {
+  const Py_ssize_t count = PySequence_Size(sequence);
+  if (count < 0) return false;
+  if (static_cast<size_t>(count) > count_max) {
+    PyErr_Format(PyExc_ValueError, "%zd items, expected at most %zu", count, count_max);
+    return false;
+  }
+  for (Py_ssize_t index = 0; index < count; ++index) {
+    const Ref item(PySequence_GetItem(sequence, index));
+    if (!item || !take(item)) return false;
+  }
+  return true;
+}
+
+bool TakeInput(const Ref& item, InferReader* reader) {
+  PyObject *name, *datatype, *shape;
+  long long element_bytes;
+  int required;
+  if (!PyTuple_Check(item.get())) {
+    PyErr_SetString(PyExc_TypeError, "an input is a tuple of its name, datatype, size of elements, shape, and need");
+    return false;
+  }
+  if (PyArg_ParseTuple(item.get(), "UULOp", &name, &datatype, &element_bytes, &shape, &required) == 0) return false;
+  DeclaredInput& input = reader->model.inputs.emplace_back();
+  input.element_bytes = element_bytes;
+  input.required = required != 0;
+  reader->inputs.emplace_back(Ref(Py_NewRef(name)), Ref(Py_NewRef(datatype)));
+  return FromPython(name, &input.name) && FromPython(datatype, &input.datatype) &&
+         ForEach(shape, kDimsMax, [&](const Ref& dim) {
+           input.shape.push_back(PyLong_AsLongLong(dim.get()));
+           return PyErr_Occurred() == nullptr;
+         });
+}
+
+PyObject* ReaderNew(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
+  static const char* parameters[] = {"inputs", "outputs", "max_batch_size", nullptr};
+  PyObject *inputs, *outputs;
+  long long max_batch_size;
+  if (PyArg_ParseTupleAndKeywords(arguments, keywords, "OOL:InferReader", const_cast<char**>(parameters), &inputs,
+                                  &outputs, &max_batch_size) == 0) {
+    return nullptr;
+  }
+  auto reader = std::make_unique<InferReader>();
+  reader->model.max_batch_size = max_batch_size;
+  reader->no_parameters = Ref(Text(""));
+  const bool is_complete =
+      reader->no_parameters && ForEach(inputs, kTensorsMax, [&](const Ref& item) { return TakeInput(item, reader.get()); }) &&
+      ForEach(outputs, kTensorsMax, [&](const Ref& item) {
+        reader->outputs.emplace_back(item.share());
+        return FromPython(item.get(), &reader->model.outputs.emplace_back());
+      });
+  PyObject* self = is_complete ? PyType_GenericAlloc(type, 0) : nullptr;
+  if (self == nullptr) return nullptr;
+  new (&reinterpret_cast<InferReaderObject*>(self)->reader) std::unique_ptr<InferReader>(std::move(reader));
+  return self;
+}
+
+void ReaderDealloc(PyObject* self) {
+  std::destroy_at(&reinterpret_cast<InferReaderObject*>(self)->reader);
+  PyTypeObject* type = Py_TYPE(self);
+  auto* free = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+  free(self);
+  Py_DECREF(type);
+}
+
+PyObject* ShapeList(const InferTensor& tensor) {
+  Ref list(PyList_New(static_cast<Py_ssize_t>(tensor.dims)));
+  for (size_t index = 0; list && index < tensor.dims; ++index) {
+    PyObject* dim = PyLong_FromLongLong(tensor.shape[index]);
+    if (dim == nullptr) return nullptr;
+    PyList_SetItem(list.get(), static_cast<Py_ssize_t>(index), dim);
+  }
+  return list.release();
+}
+
+// The fields of utils/request_codec.RequestOptions, in their order.
+PyObject* OptionsTuple(const InferReader& reader, const InferRequest& request) {
+  const auto name = [&](size_t number) { return reader.outputs[number].share(); };
+  PyObject* sequence = request.sequence_name.empty() ? PyLong_FromUnsignedLongLong(request.sequence_id)
+                                                     : Text(request.sequence_name);
+  return Tuple({sequence, PyLong_FromLong((request.starts_sequence ? 1 : 0) | (request.ends_sequence ? 2 : 0)),
+                PyLong_FromUnsignedLongLong(request.timeout_us),
+                request.outputs.empty() ? Py_NewRef(Py_None) : List(request.outputs, name),
+                request.parameters.empty() ? reader.no_parameters.share() : Text(request.parameters)});
+}
+
+// References to the tensors in main memory: utils/request_codec.TensorRef.
+PyObject* TensorList(const InferReader& reader, const InferRequest& request, unsigned long long address) {
+  return List(request.tensors, [&](const InferTensor& tensor) {
+    const auto& [name, datatype] = reader.inputs[tensor.input];
+    return Tuple({name.share(), datatype.share(), ShapeList(tensor),
+                  PyLong_FromUnsignedLongLong(address + tensor.offset), PyLong_FromUnsignedLongLong(tensor.byte_size),
+                  PyLong_FromLong(0), PyLong_FromLong(0)});
+  });
+}
+
+PyObject* RequestTuple(const InferReader& reader, const InferRequest& request, PyObject* id,
+                       unsigned long long address) {
+  return Tuple({id, OptionsTuple(reader, request), TensorList(reader, request, address),
+                PyLong_FromLongLong(request.rows), PyLong_FromUnsignedLongLong(request.priority),
+                PyBool_FromLong(request.binary_outputs ? 1 : 0)});
+}
+
+PyObject* ReaderReadDocument(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 3) {
+    PyErr_SetString(PyExc_TypeError, "read_document() takes a body, the length of its document, and an address");
+    return nullptr;
+  }
+  const size_t document = PyLong_AsSize_t(arguments[1]);
+  const unsigned long long address = PyLong_AsUnsignedLongLong(arguments[2]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  const View view(arguments[0]);
+  if (!view) return nullptr;
+  const InferReader& reader = ReaderOf(self);
+  InferRequest request;
+  if (!ReadInferDocument(reader.model, view.bytes(), document, &request)) Py_RETURN_NONE;
+  return RequestTuple(reader, request, Text(request.id), address);
+}
+
+// The places of raw contents, pairs of offset and length. Returns 1; 0 if they do not lie in the memory, or are more
+// than any model has inputs; or -1 with an exception.
+int ReadRaws(PyObject* places, std::string_view memory, std::vector<RawContents>* raws) {
+  const Py_ssize_t count = PySequence_Size(places);
+  if (count < 0) return -1;
+  if (static_cast<size_t>(count) > kTensorsMax) return 0;
+  raws->reserve(static_cast<size_t>(count));
+  for (Py_ssize_t index = 0; index < count; ++index) {
+    const Ref place(PySequence_GetItem(places, index));
+    unsigned long long offset, length;
+    if (!place) return -1;
+    if (!PyTuple_Check(place.get())) {
+      PyErr_SetString(PyExc_TypeError, "a place is a tuple of an offset and a length");
+      return -1;
+    }
+    if (PyArg_ParseTuple(place.get(), "KK", &offset, &length) == 0) return -1;
+    if (offset > memory.size() || length > memory.size() - offset) return 0;
+    raws->push_back({offset, memory.substr(offset, length)});
+  }
+  return 1;
+}
+
+PyObject* ReaderReadMessage(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 5) {
+    PyErr_SetString(PyExc_TypeError, "read_message() takes an id, a message, its memory, places in it, and an address");
+    return nullptr;
+  }
+  const unsigned long long address = PyLong_AsUnsignedLongLong(arguments[4]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  const View message(arguments[1]), memory(arguments[2]);
+  if (!message || !memory) return nullptr;
+  std::vector<RawContents> raws;
+  const int found = ReadRaws(arguments[3], memory.bytes(), &raws);
+  if (found < 0) return nullptr;
+  const InferReader& reader = ReaderOf(self);
+  InferRequest request;
+  if (found == 0 || !ReadInferMessage(reader.model, message.bytes(), raws, &request)) Py_RETURN_NONE;
+  return RequestTuple(reader, request, Py_NewRef(arguments[0]), address);
+}
+
+PyMethodDef reader_methods[] = {
+    {"read_document", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(ReaderReadDocument)), METH_FASTCALL,
+     nullptr},
+    {"read_message", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(ReaderReadMessage)), METH_FASTCALL,
+     nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyType_Slot reader_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(ReaderNew)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(ReaderDealloc)},
+    {Py_tp_methods, reader_methods},
+    {0, nullptr},
+};
+
+}  // namespace
+
+PyType_Spec reader_spec = {"pyruntime.runtime.native._codecs.InferReader", sizeof(InferReaderObject), 0,
+                           Py_TPFLAGS_DEFAULT, reader_slots};
+
+}  // namespace pyruntime

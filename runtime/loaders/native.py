@@ -30,6 +30,7 @@ from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.instances.native.instance import NativeInstance
 from pyruntime.runtime.instances.native.instance_spec import NativeInstanceSpec, facts
 from pyruntime.runtime.instances.native.strategy import NativeStrategy
+from pyruntime.runtime.instances.output_findings import OutputFindings
 from pyruntime.runtime.loaders.batch_strategies import find_strategy, load_strategy
 from pyruntime.runtime.loaders.model_files import with_initial_states
 from pyruntime.runtime.loaders.native_options import command_line, preloads
@@ -49,6 +50,7 @@ from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.draft import Draft
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import Code, LoadError
+from pyruntime.utils.paths import authors_path
 
 if TYPE_CHECKING:  # the extension is loaded with the first model that needs it
     from pyruntime.runtime.native import _triton
@@ -58,10 +60,14 @@ _LOG = logging.getLogger("pyruntime.native")
 
 @dataclass(slots=True, eq=False)
 class _Served:
-    """The model of a version in the extension, its backend, and its instances, also those that leave."""
+    """The model of a version in the extension, its backend, and its instances, also those that leave.
+
+    `findings` is what the instances report wrong outputs to.
+    """
 
     model: _triton.Model
     library: _triton.Backend
+    findings: OutputFindings
     instances: list[NativeInstance] = field(default_factory=list)
 
     def memory_usage(self) -> Iterable[MemoryUsage]:
@@ -96,14 +102,14 @@ class NativeLoader:
         model, config = await self._model(draft, version, backend, library, completed, resources)
         spec = with_initial_states(final_spec(draft, config), draft.folder.path)
         strategy = await self._strategy(spec, draft, version, backend, model, memory, resources)
-        served = _Served(model, library)
+        served = _Served(model, library, OutputFindings(spec, authors_path(backend.path)))
         made = self._factory.version(spec, version, memory, strategy, served.memory_usage, resources.aclose)
         self._served[made] = served
         resources.callback(self._served.pop, made)
         warm_up = warm_up_of(made, draft.folder.path, self._factory.grants)
         _check_gpus(draft, spec.name, spec.instances)
         groups = zip(spec.instances, _groups(config), strict=True)
-        served.instances = [self._instance(made, spec, model, *each, warm_up, draft.gpus) for each in groups]
+        served.instances = [self._instance(made, spec, served, *each, warm_up, draft.gpus) for each in groups]
         limit(self._factory.grants, made, served.instances, spec.instances, undo)
         await _start(served.instances, undo, at_once=library.parallel_loading)
         return made, served.instances
@@ -127,7 +133,7 @@ class NativeLoader:
         lacking = [each for each, (_, stays) in zip(spec.instances, places, strict=True) if stays is None]
         _check_gpus(draft, spec.name, lacking)
         instances = [
-            stays or self._instance(model, spec, served.model, instance, group, warm_up, draft.gpus)
+            stays or self._instance(model, spec, served, instance, group, warm_up, draft.gpus)
             for (_, stays), instance, group in zip(places, spec.instances, _groups(config), strict=True)
         ]
         new = [each for each in instances if each not in served.instances]
@@ -208,7 +214,7 @@ class NativeLoader:
         self,
         version: ModelVersion,
         spec: ModelSpec,
-        model: _triton.Model,
+        served: _Served,
         instance: InstanceSpec,
         group: Config,
         warm_up: WarmUp | None,
@@ -219,9 +225,10 @@ class NativeLoader:
             instance,
             spec,
             version.version,
-            model,
+            served.model,
             version.memory,
             self._factory.statistics(version, instance, gpus),
+            served.findings,
             _host_policy(instance, group, self._settings.host_policies),
             tuple(group.profile),
             tuple((each.SecondaryDeviceKind.Name(each.kind), each.device_id) for each in group.secondary_devices),

@@ -133,6 +133,28 @@ def test_outputs_that_are_none(server, name):
     assert found["outputs"] == []
 
 
+def test_an_output_that_is_not_as_configured_is_said_once(serve, model, backends, wait_until):
+    """Its datatype, its shape, and a name that the configuration does not declare; in both places of a backend."""
+    wrong = CONFIG.replace('"OUTPUT0" data_type: TYPE_INT32 dims: [ 1 ]', '"OUTPUT0" data_type: TYPE_FP32 dims: [ 2 ]')
+    for mode in ("in_process", "process"):
+        model(f"wrong_{mode}", None, wrong, parameters(EXECUTION_MODE=mode))
+        model(f"unknown_{mode}", None, CONFIG, parameters(MISUSE="unknown_output", EXECUTION_MODE=mode))
+    server = serve(backends)
+    for mode in ("in_process", "process"):
+        for _ in range(2):
+            assert ask(server, f"wrong_{mode}")["outputs"][0]["datatype"] == "INT32"
+            server.infer(f"unknown_{mode}", INPUT)
+        subject = f"output 'OUTPUT0' of model 'wrong_{mode}' has"
+        lines = [
+            f"{subject} datatype INT32, and the configuration says FP32",
+            f"{subject} shape [1], and the configuration says [2]",
+            f"unexpected inference output 'NONE' for model 'unknown_{mode}', whose configuration does not declare it",
+        ]
+        for line in lines:
+            wait_until(lambda line=line: line in server.log)
+            assert server.log.count(line) == 1
+
+
 def test_ten_threads(server):
     """Responses may come from any thread, at once; all of them arrive, and then the end."""
     document = {"INPUT0": [7], "parameters": {}}

@@ -72,7 +72,7 @@ class NativeBatches(InflightBatches[int]):
         self.worker = NativeWorker(spec.name, self.expect_calls)
         self._base = base_of(instance_spec.memory.region)
         self.outputs = NativeOutputs(native, instance_spec.instance.name)
-        self._responses = NativeResponses(spec, instance_spec.version, self.outputs)
+        self._responses = NativeResponses(spec, instance_spec.version, self.outputs, instance_spec.findings.check)
         # The jobs of the backend, with the time when it was given each; those of them that have their final response;
         # and those that are released, with the time of that. A job with both is removed.
         self._jobs: dict[Job, int] = {}

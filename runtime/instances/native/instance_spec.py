@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
 from pyruntime.runtime.execution.executor import ClientSocket, KnownRequest, Loan, WarmUp
 from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.instances.output_findings import OutputFindings
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import MemoryUsage, ModelStatistics
 
@@ -56,8 +57,8 @@ class NativeHandle(Protocol):
 class NativeInstanceSpec:
     """All parameters of a native instance of one model version; `model` is the extension's.
 
-    `warm_up` is what it does before it is ready. With `is_limited` it executes only when it is granted
-    resources.
+    `findings` is what all instances of the version report wrong outputs to. `warm_up` is what it does before it is
+    ready. With `is_limited` it executes only when it is granted resources.
     """
 
     instance: InstanceSpec
@@ -66,6 +67,7 @@ class NativeInstanceSpec:
     model: _triton.Model
     memory: RequestMemory
     statistics: ModelStatistics
+    findings: OutputFindings
     host_policy: str
     profiles: tuple[str, ...] = ()
     secondary_devices: tuple[tuple[str, int], ...] = ()

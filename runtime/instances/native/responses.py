@@ -8,7 +8,7 @@ runtime/native/triton/response_window.h.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyruntime.runtime.config.inputs import client_shape
@@ -34,11 +34,16 @@ _NO_PARAMETERS: dict[str, Parameter] = {}
 class NativeResponses:
     """Makes the responses of one version of a model."""
 
-    def __init__(self, spec: ModelSpec, version: int, shared: NativeOutputs) -> None:
-        """`shared` is the shared memory of the instance."""
+    def __init__(
+        self, spec: ModelSpec, version: int, shared: NativeOutputs, check: Callable[[Sequence[OutputTensor]], None]
+    ) -> None:
+        """`shared` is the shared memory of the instance. `check` is called with outputs unlike those before them."""
         self._spec = spec
         self._version = version
         self._shared = shared
+        self._check = check
+        # The names, datatypes and shapes that were checked last: those of most responses are the same.
+        self._checked: list[tuple[str, str, list[int]]] = []
         self._reshapes = any(output.reshape is not None for output in spec.outputs.values())
 
     def outcome(
@@ -70,6 +75,10 @@ class NativeResponses:
             [OutputTensor(name, datatype, shape, memoryview(data)) for name, datatype, shape, data in outputs],
             parameters or _NO_PARAMETERS,
         )
+        described = [output[:3] for output in outputs]
+        if described != self._checked:
+            self._checked = described
+            self._check(response.outputs)
         if self._shared.region is not None:
             self._shared.share(response, [data for _, _, _, data in outputs])
         if job.client is None or not job.client.places:

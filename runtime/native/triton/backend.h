@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -213,6 +214,9 @@ struct TRITONBACKEND_Model {
   // Called by the backend: fails unless the model is being initialised.
   std::optional<pyruntime::Failure> CompleteConfig(std::string config);
 
+  // Any thread. Whether the log is to say that an output is refused, which it does once for each name.
+  bool IsNewlyRefused(const std::string& output);
+
   // The thread of the instances on a GPU of a device-blocking backend.
   std::shared_ptr<pyruntime::Worker> WorkerOf(int32_t device_id, const std::string& instance_name);
 
@@ -226,6 +230,7 @@ struct TRITONBACKEND_Model {
   // Locked before `mutex_`, and while `complete_` runs, which takes the GIL: never lock it with the GIL.
   std::mutex completing_;
   Complete complete_;
+  std::set<std::string> refused_outputs_;
   std::unordered_map<int32_t, std::weak_ptr<pyruntime::Worker>> workers_;
 };
 

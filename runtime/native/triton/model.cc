@@ -19,6 +19,9 @@ namespace {
 // The version of the form that the configuration has as JSON: there is only one.
 constexpr uint32_t kConfigVersion = 1;
 
+// The refused outputs of one model that are logged: a backend may make up names.
+constexpr size_t kRefusedOutputsMax = 64;
+
 }  // namespace
 
 std::optional<Failure> pyruntime::CheckConfigVersion(uint32_t version) {
@@ -48,6 +51,11 @@ std::optional<Failure> TRITONBACKEND_Model::CompleteConfig(std::string config) {
   if (auto failure = complete_(&config)) return failure;
   SetConfig(std::move(config));
   return std::nullopt;
+}
+
+bool TRITONBACKEND_Model::IsNewlyRefused(const std::string& output) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return refused_outputs_.size() < kRefusedOutputsMax && refused_outputs_.insert(output).second;
 }
 
 std::shared_ptr<pyruntime::Worker> TRITONBACKEND_Model::WorkerOf(int32_t device_id, const std::string& instance_name) {

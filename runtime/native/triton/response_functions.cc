@@ -61,6 +61,16 @@ bool HasOutput(const TRITONBACKEND_Model& model, const char* name) {
   return std::find(model.outputs.begin(), model.outputs.end(), name) != model.outputs.end();
 }
 
+// Many backends drop the error, so that nobody would hear of the mistake.
+TRITONSERVER_Error* RefuseOutput(TRITONBACKEND_Model* model, const std::string& name) {
+  std::string message = "unexpected inference output '" + name + "' for model '" + model->name + "'";
+  if (model->IsNewlyRefused(name)) {
+    const std::string line = message + ", whose configuration does not declare it: the backend got an error (said once)";
+    TRITONSERVER_LogMessage(TRITONSERVER_LOG_WARN, __FILE__, __LINE__, line.c_str());
+  }
+  return NewError(TRITONSERVER_ERROR_INVALID_ARG, std::move(message));
+}
+
 // In the process's own memory if it is small, or if there is no room in the shared memory: Python copies it then for
 // whoever needs that. Throws std::bad_alloc.
 Buffer BufferFor(const TRITONBACKEND_Output& output, size_t size) {
@@ -199,12 +209,8 @@ TRITONSERVER_Error* TRITONBACKEND_ResponseOutput(
   if (dims_count != 0) PYRUNTIME_REQUIRE(shape);
   PYRUNTIME_GUARD({
     *output = nullptr;
-    const TRITONBACKEND_Model& model = *response->state->model();
-    if (!pyruntime::HasOutput(model, name)) {
-      return pyruntime::NewError(
-          TRITONSERVER_ERROR_INVALID_ARG,
-          std::string("unexpected inference output '") + name + "' for model '" + model.name + "'");
-    }
+    TRITONBACKEND_Model& model = *response->state->model();
+    if (!pyruntime::HasOutput(model, name)) return pyruntime::RefuseOutput(&model, name);
     if (!pyruntime::IsDatatype(datatype)) {
       return pyruntime::InvalidArgument(__func__, std::string("output '") + name + "' has no datatype");
     }

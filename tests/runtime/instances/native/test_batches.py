@@ -14,6 +14,7 @@ from pyruntime.runtime.instances.capacity import CAPACITY_MIN
 from pyruntime.runtime.instances.native.batches import CAPACITY_MAX, UNANSWERED_WARNING_S
 from pyruntime.runtime.instances.native.instance_spec import NativeInstanceSpec
 from pyruntime.runtime.instances.native.known import LENDING_NS_MAX, KnownBatches
+from pyruntime.runtime.instances.output_findings import OutputFindings
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.requests.types import InferResponse
@@ -188,7 +189,10 @@ class Backend:
         self.memory = RequestMemory("m", 4096, 4096)
         self.statistics = ModelStatistics()
         self.owner = Owner()
-        plan = NativeInstanceSpec(self.spec.instances[0], self.spec, 1, None, self.memory, self.statistics, "{}")
+        findings = OutputFindings(self.spec, "b/libtriton_b.so")
+        plan = NativeInstanceSpec(
+            self.spec.instances[0], self.spec, 1, None, self.memory, self.statistics, findings, "{}"
+        )
         self.handle = Handle()
         self.batches = KnownBatches(plan, self.owner, Native(self.handle), lambda wake: wake())
         self.batches.open()
@@ -240,6 +244,20 @@ def test_one_request(backend):
     assert (statistics.compute_infer_ns, statistics.compute_output_ns) == (4, 8)
     assert not len(backend.batches)
     assert backend.owner.freed == 1
+
+
+def test_an_output_unlike_those_before_is_checked(backend, caplog):
+    """Its mistakes are logged once, whether the response comes with the release or alone."""
+    backend = backend(DECOUPLED)
+    request = Request()
+    backend.execute(request)
+    for datatype, shape in [("FP32", [1, 2]), ("INT8", [1, 8]), ("FP32", [1, 2]), ("INT8", [1, 8])]:
+        backend.batches.responded(request.job, False, None, [("OUT", datatype, shape, Contents(8))], None)
+    subject, file = "output 'OUT' of model 'm' has", "(b/libtriton_b.so; said once)"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{subject} datatype INT8, and the configuration says FP32 {file}",
+        f"{subject} shape [1, 8], and the configuration says [-1, 2] {file}",
+    ]
 
 
 def test_release_before_the_response(backend):

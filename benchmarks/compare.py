@@ -18,17 +18,31 @@ printed first, so a busy poller shows); each scenario then runs A B A B ...
 In a server command {http} {grpc} {metrics} become free ports (or those given
 with --ports NAME=HTTP,GRPC,METRICS) and {models} becomes --models.
 
-A scenario is comma separated: MODEL,PROTOCOL then any of
+A scenario is comma separated: MODEL,PROTOCOL, then "repeat" or "vary", then any of
+    repeat     one request, again and again: what a server remembers of it counts
+    vary       another request each time, 1999 of them: identity in another shape
+               (1 to 1999 numbers), add_sub with other numbers, texts of another length
+               (1 to 1999 letters)
     cN         concurrency (default 1)
-    bytes=N    size of the model's one FP32 input INPUT0, in bytes
+    bytes=N    size of the model's one input INPUT0 in bytes, where that is repeated
     shm        tensors in system shared memory (perf_analyzer only)
     stream=N   decoupled model; N responses per request, over the gRPC stream or HTTP's generate_stream
     wrk        HTTP load from wrk rather than perf_analyzer (much lighter client)
     async      perf_analyzer's asynchronous client
     json       tensors as JSON rather than binary (http; implies wrk)
-    vary       identity only: another shape in each of 1999 requests, 1 to 1999 elements
-    pygrpc     gRPC load from grpc_load.py, for servers perf_analyzer refuses
-PROTOCOL is http or grpc.
+    pygrpc     gRPC load from grpc_load.py, which sends metadata, and to servers perf_analyzer refuses
+    first      on the first server only
+and one condition, for which a server with other options is started:
+    tls         over TLS (Triton has it for gRPC only)
+    traces      every 1000th request is traced
+    pattern     the server forwards headers of some names; the requests have none of them
+    forward     the same, and each request has one, which the model gets as a parameter
+    restricted  the API "inference" is restricted; each request has the right header
+    scraped     with 100 models more; metrics and statistics of all are read 20 times a second
+PROTOCOL is http or grpc.  Scenarios with " + " between them are measured in turns.
+
+Where goals were set for scenarios, a table of these follows (goals.py); all of them
+are measured by --scenario preset:requests.
 
 Work of other processes is measured too (column "others", % of one core, kernel
 threads included).  --quiet PCT waits before a run until others use less than
@@ -41,7 +55,6 @@ throughput on a small, shared machine, where client and server compete for cores
 """
 
 import argparse
-import contextlib
 import json
 import os
 import signal
@@ -50,12 +63,12 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import goals
 import proctree
-from answers import verify
-from measurement import measure_quietly
-from scenarios import PRESETS, Scenario
+from scenarios import PRESETS, groups_of
 from servers import Server, free_port
 from tables import print_table, ratio, spread
+from turns import measure_group
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 HEADINGS = ["scenario", "server", "req/s", "p50 us", "p99 us", "server CPU us/req"]
@@ -122,13 +135,6 @@ def read_options():
     return ap.parse_args()
 
 
-def wanted_scenarios(opts):
-    texts = []
-    for s in opts.scenario or ["preset:quick"]:
-        texts += PRESETS[s[7:]] if s.startswith("preset:") else [s]
-    return [Scenario(s) for s in texts]
-
-
 def make_servers(opts, logs):
     ports = {n: [int(x) for x in r.split(",")] for n, r in (named(p, "--ports") for p in opts.ports)}
     ready = dict(named(p, "--ready") for p in opts.ready)
@@ -153,48 +159,9 @@ def start_all(servers, opts):
         print(f"{s.name}: ready after {took:.2f} s, idle CPU {100 * idle:.1f} % of a core")
 
 
-@contextlib.contextmanager
-def turn_of(server, opts):
-    """A turn of a server, which is up for as long as that, or before and after it as well."""
-    if opts.restart:
-        server.start(opts.start_timeout)
-    try:
-        yield
-    finally:
-        if opts.restart:
-            server.stop()
-
-
-def right_ones(sc, servers, opts):
-    """The servers that answer rightly."""
-    right = []
-    for s in servers:
-        with turn_of(s, opts):
-            problem = verify(sc, s, opts)
-        if problem:
-            print(f"{sc.text}: {s.name} answers wrongly, not measured: {problem}", file=sys.stderr)
-        else:
-            right.append(s)
-    return right
-
-
-def measure_all(sc, servers, opts, scratch, results):
-    """The runs of a scenario by the names of servers, which are also added to `results`."""
-    runs = {s.name: [] for s in servers}
-    right = right_ones(sc, servers, opts)
-    for turn in range(opts.repeats):
-        for s in right:
-            with turn_of(s, opts):
-                r = measure_quietly(sc, s, servers, opts, scratch)
-            if "error" in r:
-                print(f"{sc.text} on {s.name}, turn {turn + 1}: {r['error']}", file=sys.stderr)
-            runs[s.name].append(r)
-            results.append({"scenario": sc.text, "server": s.name, "turn": turn, **r})
-    return runs
-
-
-def rows_of(sc, runs):
+def rows_of(sc, measured):
     """A row for each server, and one for the first beside each of the others."""
+    runs = {name: server_runs for (text, name), server_runs in measured.items() if text == sc.text}
     rate = "responses" if sc.stream else "rate"
     shown = {rate: 0, **COMPARED, "cpu_client": 1, "others": 0}
     rows = []
@@ -220,7 +187,7 @@ def print_memory(servers):
 def main():
     opts = read_options()
     opts.post = {n: r.split("|") for n, r in (named(p, "--post") for p in opts.post)}
-    scenarios = wanted_scenarios(opts)
+    groups = groups_of(opts.scenario or ["preset:quick"])
     # so that a "timeout" around this script does not leave servers behind
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     scratch = tempfile.mkdtemp(prefix="compare-")
@@ -228,18 +195,25 @@ def main():
     os.makedirs(logs, exist_ok=True)
     servers = make_servers(opts, logs)
     print(f"logs: {logs}")
-    results, table = [], [HEADINGS]
+    results, runs, table = [], {}, [HEADINGS]
     try:
         if not opts.restart:
             start_all(servers, opts)
-        for sc in scenarios:
-            table += rows_of(sc, measure_all(sc, servers, opts, scratch, results))
-            print(f"done: {sc.text}", file=sys.stderr, flush=True)
+        for group in groups:
+            measured = measure_group(group, servers, opts, scratch, results)
+            runs |= measured
+            for sc in group:
+                table += rows_of(sc, measured)
+                print(f"done: {sc.text}", file=sys.stderr, flush=True)
         print(
             f"\nmedian [min..max] of {opts.repeats} runs; stream scenarios count responses, "
             f"and their CPU is per response\n"
         )
         print_table(table)
+        goal_rows = goals.rows_of(runs, [s.name for s in servers])
+        if goal_rows:
+            print("\ngoals: the first server's figure, divided by that of what stands beside it\n")
+            print_table([goals.HEADINGS, *goal_rows])
         print_memory(servers)
     finally:
         for s in servers:

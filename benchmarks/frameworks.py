@@ -7,8 +7,8 @@
     build/frameworks-venv/bin/python benchmarks/frameworks.py --json build/frameworks.json
 
 It takes some five and a half minutes, prints the table for docs/explanation/performance.md, and wants a machine that
-does nothing else. Every request has one row. For each model the three take turns on the same cores, with as many
-threads of the framework as there are cores:
+does nothing else. One request, which has one row, is repeated. For each model the three take turns on the same cores,
+with as many threads of the framework as there are cores:
 
 - *pyruntime* with dynamic batching and one instance. The client is wrk, which needs the same cores: the column
   `Client` is its part of their time.

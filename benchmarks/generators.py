@@ -6,12 +6,11 @@ import json
 import os
 import re
 
+import conditions
 import kserve
+import payloads
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-
-# The requests of a scenario that varies them. It is a prime number.
-VARIED = 1999
 
 
 def command(sc, server, opts, scratch):
@@ -22,16 +21,23 @@ def command(sc, server, opts, scratch):
     return make(sc, server, opts, scratch)
 
 
+def input_data(sc, scratch):
+    """A file of a scenario's requests for perf_analyzer and grpc_load.py."""
+    path = os.path.join(scratch, f"data-{sc.model}-{'vary' if sc.vary else sc.bytes}.json")
+    if not os.path.exists(path):
+        payloads.write_input_data(sc, path)
+    return path
+
+
 def perf_analyzer_args(sc, server, opts, scratch):
-    port = server.http if sc.protocol == "http" else server.grpc
-    argv = [opts.perf_analyzer, "-m", sc.model, "-i", sc.protocol, "-u", f"127.0.0.1:{port}"]
+    target = f"127.0.0.1:{server.grpc}"
+    if sc.protocol == "http":
+        target = f"{'https://' if server.scheme == 'https' else ''}127.0.0.1:{server.http}"
+    argv = [opts.perf_analyzer, "-m", sc.model, "-i", sc.protocol, "-u", target]
     argv += ["--concurrency-range", str(sc.concurrency), "-p", str(int(opts.window * 1000))]
     argv += ["-r", "3", "-s", "999", "--percentile", "99"]
-    if sc.vary:
-        data = os.path.join(scratch, "vary.json")
-        with open(data, "w") as f:
-            json.dump({"data": [{"INPUT0": {"content": [1.0] * n, "shape": [n]}} for n in varied_sizes()]}, f)
-        argv += ["--input-data", data]
+    if sc.vary or sc.model == "texts":
+        argv += ["--input-data", input_data(sc, scratch)]
     elif sc.bytes:
         argv += ["--shape", f"INPUT0:{sc.bytes // 4}"]
     if sc.shm:
@@ -47,25 +53,30 @@ def perf_analyzer_args(sc, server, opts, scratch):
         argv += ["--streaming", "--input-data", data]
     if sc.is_async:
         argv += ["-a"]
+    for name, value in conditions.headers_of(sc).items():
+        argv += ["-H", f"{name}:{value}"]
+    if sc.condition == "tls" and sc.protocol == "http":
+        argv += ["--ssl-https-verify-peer", "0", "--ssl-https-verify-host", "0"]
+    elif sc.condition == "tls":
+        argv += ["--ssl-grpc-use-ssl", "true"]
+        argv += ["--ssl-grpc-root-certifications-file", conditions.certificate(scratch)]
     return argv
 
 
-def varied_sizes():
-    """The numbers of elements of varied requests, each once, so that neighbours differ much."""
-    return [i * 977 % VARIED + 1 for i in range(VARIED)]
-
-
-# What a wrk script does with the bodies in files, one after the other. Each has its own head.
+# What a wrk script does with the bodies in a file, one after the other. A line of the other file has the length of a
+# body and that of its head, which is 0 where there is none.
 VARY = """
 local requests, number = {}, 0
 function init()
+  local bodies = io.open(%s, "rb")
   for line in io.lines(%s) do
-    local path, head = line:match("^(%%S+) (%%d+)$")
-    local file = io.open(path, "rb")
-    local headers = {["Inference-Header-Content-Length"] = head}
-    requests[#requests + 1] = wrk.format("POST", nil, headers, file:read("*a"))
-    file:close()
+    local length, head = line:match("^(%%d+) (%%d+)$")
+    local headers = {}
+    for name, value in pairs(wrk.headers) do headers[name] = value end
+    if head ~= "0" then headers["Inference-Header-Content-Length"] = head end
+    requests[#requests + 1] = wrk.format("POST", nil, headers, bodies:read(tonumber(length)))
   end
+  bodies:close()
 end
 function request()
   number = number %% #requests + 1
@@ -74,44 +85,47 @@ end
 """
 
 
-def write_varied(script, scratch):
-    """A script for wrk with another shape in each request, and the bodies that it reads."""
-    index = os.path.join(scratch, "vary.txt")
-    with open(index, "w") as lines:
-        for n in varied_sizes():
-            body, headers = kserve.request([("INPUT0", [1.0] * n)], as_json=False)
-            path = os.path.join(scratch, f"vary-{n}.bin")
-            with open(path, "wb") as f:
-                f.write(body)
-            lines.write(f"{path} {headers['Inference-Header-Content-Length']}\n")
-    with open(script, "w") as f:
-        f.write(VARY % json.dumps(index))
+def write_varied(sc, script, scratch):
+    """What a script for wrk needs to send another request each time, and the files that it reads."""
+    stem = os.path.join(scratch, f"bodies-{sc.model}-{int(sc.json)}")
+    with open(stem + ".bin", "wb") as bodies, open(stem + ".txt", "w") as lines:
+        for inputs in payloads.requests_of(sc):
+            body, headers = kserve.request(inputs, as_json=sc.json)
+            bodies.write(body)
+            lines.write(f"{len(body)} {headers.get('Inference-Header-Content-Length', 0)}\n")
+    script.write(VARY % (json.dumps(stem + ".bin"), json.dumps(stem + ".txt")))
+
+
+def write_repeated(sc, script, scratch):
+    """What a script for wrk needs to repeat one request."""
+    body, headers = kserve.request(payloads.requests_of(sc)[0], as_json=sc.json)
+    body_file = os.path.join(scratch, f"body-{sc.model}-{sc.bytes}-{int(sc.json)}.bin")
+    with open(body_file, "wb") as f:
+        f.write(body)
+    write_constant(body_file, headers, script)
+
+
+def write_constant(body_file, headers, script):
+    script.write(f'local f = io.open({json.dumps(body_file)}, "rb")\nwrk.body = f:read("*a")\nf:close()\n')
+    write_headers(headers, script)
+
+
+def write_headers(headers, script):
+    for k, v in headers.items():
+        script.write(f"wrk.headers[{json.dumps(k)}] = {json.dumps(v)}\n")
 
 
 def wrk_args(sc, server, opts, scratch):
     override = opts.post.get(server.name)
-    if override:
-        path, content_type, body_file = override
-        headers = {"Content-Type": content_type}
-    else:
-        path = f"/v2/models/{sc.model}/infer"
-        if sc.bytes:
-            inputs = [("INPUT0", [1.0] * (sc.bytes // 4))]
+    path = override[0] if override else f"/v2/models/{sc.model}/infer"
+    name = f"wrk-{server.name}-{sc.model}-{sc.bytes}-{int(sc.json)}{int(sc.vary)}{sc.condition}.lua"
+    with open(os.path.join(scratch, name), "w") as script:
+        script.write('wrk.method = "POST"\n')
+        write_headers(conditions.headers_of(sc), script)
+        if override:
+            write_constant(override[2], {"Content-Type": override[1]}, script)
         else:
-            inputs = [("INPUT0", [float(i) for i in range(16)]), ("INPUT1", [1.0] * 16)]
-        body, headers = kserve.request(inputs, as_json=sc.json)
-        body_file = os.path.join(scratch, f"body-{sc.model}-{sc.bytes}-{int(sc.json)}.bin")
-        with open(body_file, "wb") as f:
-            f.write(body)
-    script = os.path.join(scratch, f"wrk-{server.name}-{sc.model}-{sc.bytes}-{int(sc.json)}{int(sc.vary)}.lua")
-    if sc.vary:
-        write_varied(script, scratch)
-    else:
-        with open(script, "w") as f:
-            f.write('wrk.method = "POST"\n')
-            f.write(f'local f = io.open({json.dumps(body_file)}, "rb")\nwrk.body = f:read("*a")\nf:close()\n')
-            for k, v in headers.items():
-                f.write(f"wrk.headers[{json.dumps(k)}] = {json.dumps(v)}\n")
+            (write_varied if sc.vary else write_repeated)(sc, script, scratch)
     return [
         opts.wrk,
         "-t1",
@@ -119,20 +133,18 @@ def wrk_args(sc, server, opts, scratch):
         f"-d{max(1, round(opts.window * 3))}s",
         "--latency",
         "-s",
-        script,
-        f"http://127.0.0.1:{server.http}{path}",
+        script.name,
+        f"{server.scheme}://127.0.0.1:{server.http}{path}",
     ]
 
 
 def pygrpc_args(sc, server, opts, scratch):
-    return [
-        opts.python,
-        os.path.join(HERE, "grpc_load.py"),
-        f"127.0.0.1:{server.grpc}",
-        sc.model,
-        str(sc.concurrency),
-        str(opts.window * 3),
-    ]
+    argv = [opts.python, os.path.join(HERE, "grpc_load.py"), f"127.0.0.1:{server.grpc}", sc.model]
+    argv += [str(sc.concurrency), str(opts.window * 3), input_data(sc, scratch)]
+    argv += [f"--metadata={name}={value}" for name, value in conditions.headers_of(sc).items()]
+    if sc.condition == "tls":
+        argv += [f"--root-cert={conditions.certificate(scratch)}"]
+    return argv
 
 
 def generate_args(sc, server, opts, scratch):

@@ -12,6 +12,7 @@ import time
 
 import generators
 import proctree
+from scraping import Scraper
 
 CLIENT_LIMIT_S = 45
 
@@ -65,7 +66,11 @@ def measure(sc, server, opts, scratch):
     busy0, steal0, all0 = proctree.machine()
     sampler = CpuSampler(server.proc.pid, skip=1.0)
     sampler.start()
+    scraper = Scraper(server) if sc.condition == "scraped" else None
+    if scraper:
+        scraper.start()
     code, text, client_cpu, wall = run_child(argv)
+    problem = scraper.end() if scraper else None
     rate = sampler.rate()
     own1, below1 = proctree.cpu_seconds(server.proc.pid)
     busy1, steal1, all1 = proctree.machine()
@@ -73,6 +78,8 @@ def measure(sc, server, opts, scratch):
     if opts.verbose:
         print(text, file=sys.stderr)
     r, done = (generators.read_wrk if sc.wrk else generators.read_report)(code, text)
+    if problem:
+        r["error"] = problem
     if "error" in r:
         return r
     after = server.answered(sc.model) if counted is not None else None
@@ -81,7 +88,8 @@ def measure(sc, server, opts, scratch):
     # per response is what a streaming server is about
     r |= costs(own, below, client_cpu, done * max(1, sc.stream)) if done else costs_by_rate(own, below, rate, r["rate"])
     r["steal"] = 100 * (steal1 - steal0) / max(1e-9, all1 - all0)
-    r["others"] = 100 * max(0.0, busy1 - busy0 - client_cpu - (own + below)) / wall
+    known = client_cpu + own + below + (scraper.cpu_s if scraper else 0)
+    r["others"] = 100 * max(0.0, busy1 - busy0 - known) / wall
     return r
 
 

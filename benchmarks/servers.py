@@ -9,6 +9,7 @@ import os
 import shlex
 import signal
 import socket
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -24,9 +25,18 @@ def free_port():
         return s.getsockname()[1]
 
 
+# The certificates of a measurement sign themselves.
+UNVERIFIED = ssl.create_default_context()
+UNVERIFIED.check_hostname, UNVERIFIED.verify_mode = False, ssl.CERT_NONE
+
+
+class NotReady(SystemExit):
+    """A server that ended, or took too long, instead of getting ready."""
+
+
 def http_get(url, timeout=2.0):
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as r:
+        with urllib.request.urlopen(url, timeout=timeout, context=UNVERIFIED) as r:
             return r.status, r.read()
     except urllib.error.HTTPError as e:
         return e.code, b""
@@ -37,6 +47,8 @@ def http_get(url, timeout=2.0):
 class Server:
     def __init__(self, name, command, ports, models, ready_path, log_dir):
         self.name = name
+        self.template, self.models, self.log_dir = command, models, log_dir
+        self.scheme = "http"
         self.http, self.grpc, self.metrics = ports
         self.command = (
             command.replace("{http}", str(self.http))
@@ -51,6 +63,17 @@ class Server:
         self.has_stats = True
         self.json_only = False
 
+    def with_options(self, options, label):
+        """Another server by the same command with more options, at ports of its own."""
+        ports = [free_port() for _ in range(3)]
+        command = " ".join([self.template, *options])
+        other = Server(self.name, command, ports, self.models, self.ready_path, self.log_dir)
+        other.log = os.path.join(self.log_dir, f"{self.name}-{label}.log")
+        other.has_stats, other.json_only = self.has_stats, self.json_only
+        if any(o.startswith("--http-use-ssl") for o in options):
+            other.scheme = "https"
+        return other
+
     def start(self, timeout):
         begin = time.monotonic()
         self.regions_before = set(glob.glob(REGIONS))
@@ -58,12 +81,12 @@ class Server:
             self.proc = subprocess.Popen(shlex.split(self.command), stdout=log, stderr=log, start_new_session=True)
         while time.monotonic() - begin < timeout:
             if self.proc.poll() is not None:
-                raise SystemExit(f"{self.name} exited with {self.proc.returncode}; see {self.log}")
-            if http_get(f"http://127.0.0.1:{self.http}{self.ready_path}")[0] == 200:
+                raise NotReady(f"{self.name} exited with {self.proc.returncode}; see {self.log}")
+            if http_get(f"{self.scheme}://127.0.0.1:{self.http}{self.ready_path}")[0] == 200:
                 return time.monotonic() - begin
             time.sleep(0.01)
         self.stop()
-        raise SystemExit(f"{self.name} not ready after {timeout} s; see {self.log}")
+        raise NotReady(f"{self.name} not ready after {timeout} s; see {self.log}")
 
     def stop(self):
         if self.proc is None:
@@ -84,7 +107,7 @@ class Server:
 
     def answered(self, model):
         """Requests this server says it has answered for a model, or None."""
-        status, body = http_get(f"http://127.0.0.1:{self.http}/v2/models/{model}/stats")
+        status, body = http_get(f"{self.scheme}://127.0.0.1:{self.http}/v2/models/{model}/stats")
         if status != 200:
             return None
         try:

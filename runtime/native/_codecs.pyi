@@ -13,17 +13,24 @@ from typing import TypeAlias
 
 from typing_extensions import Buffer
 
+from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.requests.types import OutputTensor
 from pyruntime.utils.request_codec import TensorRef
 
-def read_head(head: Buffer, /) -> tuple[str, bytes, int, int, str, str] | None:
-    """The head of an HTTP/1.1 request, which ends with the empty line.
+class PlainHeadReader:
+    """Reads heads of HTTP/1.1 requests to models. It does not change. Any thread may use it."""
 
-    `(method, target, content length, Inference-Header-Content-Length, Accept-Encoding, traceparent)`: lengths are in
-    bytes, -1 without such a header; texts are "" without one. Accepted are printable ASCII, GET and POST; not accepted
-    are bodies in chunks or compressed ones, `Expect`, `Upgrade`, `Connection` with another value than `keep-alive`,
-    and the format of a load report. All other headers have no effect on what is returned.
-    """
+    def __init__(self, heads: dict[str, Head]) -> None:
+        """`heads` are those of requests for each action, such as "infer", of any model."""
+
+    def read(self, head: Buffer, /) -> Head | None:
+        """The head in some bytes, which end with the empty line; None if it is not plain.
+
+        It is that of its action, with the model and its version, the lengths, the encoding of the response, the span
+        and the line of this request. Accepted are printable ASCII, POST, and paths without escapes; not accepted are
+        bodies in chunks or compressed ones, `Expect`, `Upgrade`, `Connection` with another value than `keep-alive`,
+        weights in `Accept-Encoding`, and the format of a load report. All other headers have no effect.
+        """
 
 def write_document(
     id: str, model_name: str, model_version: int, outputs: list[OutputTensor], /

@@ -21,7 +21,7 @@ from pyruntime.runtime.frontends.common.request_log import request_line
 from pyruntime.runtime.frontends.common.restrictions import API_OF, OWN_ACCESS, Access, access_of, restrict
 from pyruntime.runtime.frontends.http.routes import Endpoint, Route, match, match_metrics
 from pyruntime.runtime.header_pattern import Forwarded, HeaderPattern
-from pyruntime.runtime.native._codecs import read_head
+from pyruntime.runtime.native._codecs import PlainHeadReader
 from pyruntime.runtime.observe.load_report import FORMAT_HEADER, load_format
 from pyruntime.runtime.settings import Restriction
 
@@ -80,8 +80,12 @@ class BadRequest(Exception):
         self.status = status
 
 
-# Endpoints whose requests are plain: no header but those that native code knows makes a difference.
-_PLAIN = frozenset({Endpoint.MODEL_INFER, Endpoint.MODEL_GENERATE, Endpoint.MODEL_GENERATE_STREAM})
+# The actions of models whose requests are plain: no header but those that native code knows makes a difference.
+_PLAIN = {
+    "infer": Endpoint.MODEL_INFER,
+    "generate": Endpoint.MODEL_GENERATE,
+    "generate_stream": Endpoint.MODEL_GENERATE_STREAM,
+}
 
 # Clients of HTTP/2 begin with this.
 _HTTP2 = b"PRI * HTTP/2.0\r\n"
@@ -112,6 +116,15 @@ class _KnownHeads(dict[bytes, "Head"]):
         return self._read_new(head)
 
 
+# Reads the head of a plain request to a model; None for any other one, which may be wrong.
+read_plain = PlainHeadReader(
+    {
+        action: Head(Route(endpoint), 0, False, None, "", expects_continue=False, keep_alive=True, takes_chunks=True)
+        for action, endpoint in _PLAIN.items()
+    }
+).read
+
+
 class HeadReader:
     """Reads the heads that come in at one port.
 
@@ -130,7 +143,7 @@ class HeadReader:
         self._forwards_traceparent = bool(self._pattern.select([("traceparent", "")]))
         self._heads = _KnownHeads(self._read_new)
         # Whether any header may be forwarded, or open an endpoint of _PLAIN.
-        self._reads_all = bool(pattern) or any(API_OF[endpoint] in self._restrictions for endpoint in _PLAIN)
+        self._reads_all = bool(pattern) or any(API_OF[endpoint] in self._restrictions for endpoint in _PLAIN.values())
         # The head in some bytes, which end with HEAD_END. Raises BadRequest. It is called for every request, hence no
         # method of ours.
         self.read: Callable[[bytes], Head] = self._heads.__getitem__
@@ -138,7 +151,7 @@ class HeadReader:
     def _read_new(self, head: bytes) -> Head:
         if len(head) > HEAD_BYTES_MAX:
             raise too_long()
-        plain = None if self._reads_all else plain_head(head)
+        plain = None if self._reads_all else read_plain(head)
         if plain is not None:
             if not plain.traceparent:
                 self._remember(head, plain)
@@ -174,30 +187,6 @@ class HeadReader:
             if len(self._heads) >= HEADS_KEPT_MAX:
                 self._heads.clear()
             self._heads[head] = parsed
-
-
-def plain_head(head: bytes) -> Head | None:
-    """The head of a plain request to a model; None for any other one, which may be wrong."""
-    fields = read_head(head)
-    if fields is None:
-        return None
-    method, target, length, document_length, encodings, traceparent = fields
-    route = match(method, target)
-    if route.endpoint not in _PLAIN:
-        return None
-    return Head(
-        route=route,
-        content_length=max(length, 0),
-        chunked=False,
-        header_length=None if document_length < 0 else document_length,
-        encoding="",
-        expects_continue=False,
-        keep_alive=True,
-        takes_chunks=True,
-        response_encoding=accepted_encoding(encodings) if encodings else "",
-        traceparent=traceparent,
-        line=request_line(method, target),
-    )
 
 
 def parse_metrics_head(head: bytes) -> Head:

@@ -120,15 +120,34 @@ bool ReadRequestLine(std::string_view line, HttpHead* out) {
   return true;
 }
 
+std::string_view WithoutBlanks(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
 bool SplitHeader(std::string_view line, std::string_view* name, std::string_view* value) {
   size_t colon = 0;
   while (colon < line.size() && IsOfToken(line[colon])) ++colon;
   if (colon == 0 || colon == line.size() || line[colon] != ':') return false;
   *name = line.substr(0, colon);
-  size_t begin = colon + 1, end = line.size();
-  while (begin < end && (line[begin] == ' ' || line[begin] == '\t')) ++begin;
-  while (end > begin && (line[end - 1] == ' ' || line[end - 1] == '\t')) --end;
-  *value = line.substr(begin, end - begin);
+  *value = WithoutBlanks(line.substr(colon + 1));
+  return true;
+}
+
+// Takes a prefix from the beginning.
+bool Take(std::string_view prefix, std::string_view* rest) {
+  if (rest->substr(0, prefix.size()) != prefix) return false;
+  rest->remove_prefix(prefix.size());
+  return true;
+}
+
+// Takes what is before the next slash, which must be there, and the slash.
+bool TakeSegment(std::string_view* rest, std::string_view* segment) {
+  const size_t end = rest->find('/');
+  if (end == 0 || end == std::string_view::npos) return false;
+  *segment = rest->substr(0, end);
+  rest->remove_prefix(end + 1);
   return true;
 }
 
@@ -145,6 +164,34 @@ bool ReadHttpHead(std::string_view head, HttpHead* out) {
     if (!SplitHeader(line, &name, &value) || !ReadHeader(name, value, &has_host, out)) return false;
   }
   return false;
+}
+
+bool ReadModelTarget(std::string_view target, ModelTarget* out) {
+  if (target.find('%') != std::string_view::npos) return false;
+  if (!Take("/v2/models/", &target) || !TakeSegment(&target, &out->model)) return false;
+  if (Take("versions/", &target)) {
+    std::string_view digits;
+    if (!TakeSegment(&target, &digits) || !ReadLength(digits, &out->version) || out->version == 0) return false;
+  }
+  out->action = target;
+  return true;
+}
+
+bool ReadAcceptEncoding(std::string_view list, std::string_view* out) {
+  *out = "";
+  if (list.find_first_of(";*") != std::string_view::npos) return false;
+  while (!list.empty()) {
+    const size_t end = list.find(',');
+    const std::string_view item = WithoutBlanks(list.substr(0, end));
+    if (Equals(item, "identity")) return true;
+    for (const std::string_view each : {"gzip", "deflate"}) {
+      if (!Equals(item, each)) continue;
+      *out = each;
+      return true;
+    }
+    list.remove_prefix(end == std::string_view::npos ? list.size() : end + 1);
+  }
+  return true;
 }
 
 }  // namespace pyruntime

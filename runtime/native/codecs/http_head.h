@@ -30,4 +30,19 @@ struct HttpHead {
 // is no printable ASCII. All other headers are ignored. `head` ends with the empty line.
 bool ReadHttpHead(std::string_view head, HttpHead* out);
 
+// Where a request to a model goes. `action` is the last word of the path.
+struct ModelTarget {
+  std::string_view model;
+  int64_t version = -1;
+  std::string_view action;
+};
+
+// Reads /v2/models/<model>[/versions/<version>]/<action>. Returns false for any other target, for one with escapes, and
+// for a version that is no number from 1 on.
+bool ReadModelTarget(std::string_view target, ModelTarget* out);
+
+// Reads which encoding a list of accepted ones asks for: "gzip", "deflate", or "" for none. Returns false for a list
+// with weights or with "*".
+bool ReadAcceptEncoding(std::string_view list, std::string_view* out);
+
 }  // namespace pyruntime

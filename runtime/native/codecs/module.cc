@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The module pyruntime.runtime.native._codecs, which _codecs.pyi describes. Only this file, infer_reader.cc and
-// written_responses.cc know Python.
+// The module pyruntime.runtime.native._codecs, which _codecs.pyi describes. Only this file, head_reader.cc,
+// infer_reader.cc and written_responses.cc know Python.
 
-#include "http_head.h"
+#include "head_reader.h"
 #include "infer_reader.h"
 #include "objects.h"
 #include "written_responses.h"
@@ -12,13 +12,9 @@
 namespace pyruntime {
 namespace {
 
-PyObject* ReadHead(PyObject*, PyObject* argument) {
-  const View view(argument);
-  if (!view) return nullptr;
-  HttpHead head;
-  if (!ReadHttpHead(view.bytes(), &head)) Py_RETURN_NONE;
-  return Tuple({Text(head.method), Bytes(head.target), PyLong_FromLongLong(head.content_length),
-                PyLong_FromLongLong(head.document_length), Text(head.accept_encoding), Text(head.traceparent)});
+bool AddType(PyObject* module, const char* name, PyType_Spec* spec) {
+  const Ref type(PyType_FromModuleAndSpec(module, spec, nullptr));
+  return type && PyModule_AddObjectRef(module, name, type.get()) == 0;
 }
 
 int Execute(PyObject* module) {
@@ -26,12 +22,10 @@ int Execute(PyObject* module) {
   state = {PyUnicode_InternFromString("name"), PyUnicode_InternFromString("datatype"),
            PyUnicode_InternFromString("shape"), PyUnicode_InternFromString("data")};
   if (state.name == nullptr || state.datatype == nullptr || state.shape == nullptr || state.data == nullptr) return -1;
-  const Ref type(PyType_FromModuleAndSpec(module, &reader_spec, nullptr));
-  return type ? PyModule_AddObjectRef(module, "InferReader", type.get()) : -1;
+  return AddType(module, "InferReader", &reader_spec) && AddType(module, "PlainHeadReader", &head_reader_spec) ? 0 : -1;
 }
 
 PyMethodDef functions[] = {
-    {"read_head", ReadHead, METH_O, nullptr},
     {"write_document", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(WriteDocument)), METH_FASTCALL,
      nullptr},
     {nullptr, nullptr, 0, nullptr},

@@ -24,9 +24,9 @@ from pyruntime.runtime.frontends.grpc import infer_request
 from pyruntime.runtime.frontends.grpc.call_request import places_of
 from pyruntime.runtime.frontends.grpc.schema import ModelInferRequest
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, NO_CLIENT_MEMORY, decode_infer
-from pyruntime.runtime.frontends.http.request_head import BadRequest, HeadReader, plain_head
+from pyruntime.runtime.frontends.http.request_head import BadRequest, HeadReader, read_plain
 from pyruntime.runtime.inference.plain_requests import PlainRequest, PlainRequests
-from pyruntime.runtime.native._codecs import InferReader
+from pyruntime.runtime.native._codecs import InferReader, PlainHeadReader
 from pyruntime.runtime.native._http2 import scatter, split
 from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.errors import InferenceError
@@ -46,6 +46,16 @@ REQUEST_LINES = [
     b"POST /v2/models/m/versions/3/infer HTTP/1.1",
     b"POST /v2/models/m/generate HTTP/1.1",
     b"POST /v2/models/m%20n/generate_stream HTTP/1.1",
+    b"POST /v2/models/versions/infer HTTP/1.1",
+    b"POST /v2/models/m/versions/infer HTTP/1.1",
+    b"POST /v2/models/m/versions/0/infer HTTP/1.1",
+    b"POST /v2/models/m/versions/007/infer HTTP/1.1",
+    b"POST /v2/models/m/versions/999999999999999999/infer HTTP/1.1",
+    b"POST /v2/models/m/versions/9999999999999999999/infer HTTP/1.1",
+    b"POST /v2/models/%b/infer HTTP/1.1" % (b"m" * 600),
+    b"POST /v2/models/m/infer/ HTTP/1.1",
+    b"POST /v2/models/m/ready HTTP/1.1",
+    b"POST /v2/models/m HTTP/1.1",
     b"GET /v2/models/m/infer HTTP/1.1",
     b"POST /v2/models/m/infer?a=1 HTTP/1.1",
     b"POST /v2/models//infer HTTP/1.1",
@@ -95,6 +105,11 @@ VALUES = [
     b"",
     b"*/*",
     b"gzip, deflate",
+    b"br ,\tDeflate, gzip",
+    b"identity, gzip",
+    b"gzip;q=0.5, deflate",
+    b"*",
+    b"br,,",
     b"identity",
     b"chunked",
     b"keep-alive",
@@ -132,7 +147,7 @@ USUAL = st.sampled_from([b"Host: h", b"Content-Length: 8", b"Accept: */*", b"Con
 @st.composite
 def heads(draw):
     """A head whose parts are mostly right: with more than one odd part hardly any would be accepted."""
-    lines = [draw(st.sampled_from(REQUEST_LINES[: draw(st.sampled_from([4, 4, 4, len(REQUEST_LINES)]))]))]
+    lines = [draw(st.sampled_from(REQUEST_LINES[: draw(st.sampled_from([4, 4, len(REQUEST_LINES)]))]))]
     for _ in range(draw(st.integers(0, 4))):
         lines.append(draw(LINES if not draw(st.integers(0, 3)) else USUAL))
     ends = st.sampled_from([b"\r\n"] * 30 + [b"\n", b"\r", b"\r\n "])
@@ -163,7 +178,7 @@ def test_a_head_is_read_as_the_reference_does(head):
     """Native code accepts no head that the reference refuses, and reads none otherwise."""
     # What the server takes for a head ends with its first empty line.
     head = head[: head.find(b"\r\n\r\n") + 4]
-    plain = plain_head(head) if head.endswith(b"\r\n\r\n") else None
+    plain = read_plain(head) if head.endswith(b"\r\n\r\n") else None
     event(f"is plain: {plain is not None}")
     if plain is not None:
         assert plain == read_by_reference(head)
@@ -183,7 +198,7 @@ def test_a_head_is_read_as_the_reference_does(head):
 def test_heads_of_clients_are_plain(more):
     """Those of Triton's clients, curl, requests, aiohttp and wrk, with other headers and with a span."""
     head = PLAIN_HEAD[:-2] + more + b"\r\n"
-    plain = plain_head(head)
+    plain = read_plain(head)
     assert plain is not None
     assert plain == read_by_reference(head)
     assert (plain.content_length, plain.header_length) == (160, 96)
@@ -192,7 +207,7 @@ def test_heads_of_clients_are_plain(more):
 def test_a_head_that_ends_early_is_no_head():
     """However much of it there is."""
     for end in range(len(PLAIN_HEAD)):
-        assert plain_head(PLAIN_HEAD[:end]) is None
+        assert read_plain(PLAIN_HEAD[:end]) is None
 
 
 # --- requests
@@ -552,6 +567,14 @@ def test_messages_of_clients_are_plain(options):
     assert plain._replace(options=()) == expected._replace(options=())
     assert plain.options[:4] == expected.options[:4]
     assert json.loads(plain.options[4] or "{}") == json.loads(expected.options[4] or "{}")
+
+
+class TestPlainHeadReader:
+    @pytest.mark.parametrize("heads", [[], {"infer": ()}, {"infer": ((),) * 15}, {1: REFERENCE.read(PLAIN_HEAD)}])
+    def test_other_types(self, heads):
+        """What is no head is not taken for one."""
+        with pytest.raises(TypeError):
+            PlainHeadReader(heads)
 
 
 class TestInferReader:

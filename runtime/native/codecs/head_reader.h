@@ -1,0 +1,14 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+namespace pyruntime {
+
+// The type PlainHeadReader of the module.
+extern PyType_Spec head_reader_spec;
+
+}  // namespace pyruntime

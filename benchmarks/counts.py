@@ -30,9 +30,11 @@ from tables import print_table
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = [
-    *("add_sub,http,repeat", "add_sub,http,vary", "identity,http,vary", "texts,http,vary"),
-    *("add_sub,http,repeat,json", "add_sub,http,vary,json", "texts,http,vary,json"),
-    *("add_sub,grpc,repeat", "add_sub,grpc,vary", "identity,grpc,vary", "texts,grpc,vary"),
+    *("add_sub,http,repeat", "add_sub,http,vary", "identity,http,repeat", "identity,http,vary"),
+    *("texts,http,repeat", "texts,http,vary"),
+    *("add_sub,http,repeat,json", "add_sub,http,vary,json", "texts,http,repeat,json", "texts,http,vary,json"),
+    *("add_sub,grpc,repeat", "add_sub,grpc,vary", "identity,grpc,repeat", "identity,grpc,vary"),
+    *("texts,grpc,repeat", "texts,grpc,vary"),
 ]
 IN_FLIGHT = (1, 16)
 WARM_UP, REQUESTS = 160, 800

@@ -8,7 +8,6 @@ which word the errors. What it accepts means the same there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from pyruntime.runtime.config.spec import ModelSpec
@@ -72,15 +71,15 @@ class PlainRequests:
         return None if fields is None else tuple.__new__(PlainRequest, fields)
 
     def read_message(
-        self, id: str, message: bytes, memory: memoryview | bytes, places: Sequence[tuple[int, int]], address: int
+        self, id: str, message: bytes, memory: memoryview | bytearray, address: int
     ) -> PlainRequest | None:
-        """A message of gRPC, which can be parsed, without the id and the raw contents; None if it is not plain.
+        """A message of gRPC whose target was read; None if it is not plain.
 
-        The raw contents lie in `memory`, at `places` (offset, length), and the memory lies at `address`.
+        The contents of its inputs are copied to `memory`, which lies at `address`.
         """
         if self._reader is None:
             return None
-        fields = self._reader.read_message(id, message, memory, places, address)
+        fields = self._reader.read_message(id, message, memory, address)
         # As the constructor does, which costs a call.
         return None if fields is None else tuple.__new__(PlainRequest, fields)
 

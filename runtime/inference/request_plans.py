@@ -3,12 +3,11 @@
 """Requests that differ only in their tensors' contents, decoded and checked once. (pure)
 
 They are for what native code does not read whole (see plain_requests.py), and for C++ backends in the server, which
-recognise requests by them.
+recognise requests by them. Requests over gRPC have none.
 
-Most requests of a client have the same JSON header except for the id and the sequence, or the same gRPC message except
-for its contents and its id. Unless a tensor is BYTES, the validity of a request depends only on that and on the sizes
-of its contents. So a model keeps, for each header, a plan: the request as the stub reads it, with the offsets of its
-tensors from where the contents begin in the slot.
+Most requests of a client have the same JSON header except for the id and the sequence. Unless a tensor is BYTES, the
+validity of a request depends only on that and on the sizes of its contents. So a model keeps, for each header, a plan:
+the request as the stub reads it, with the offsets of its tensors from where the contents begin in the slot.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ PLANS_KEPT_MAX = 256
 HEADER_KEPT_BYTES_MAX = 2048
 
 # The common part of requests with the same plan: an HTTP header and the size of the contents behind it, and what else
-# document_key.py says; or the key of a gRPC message and the sizes of the contents of its tensors. Sizes are in bytes.
-PlanKey = tuple[bytes, int | tuple[int, ...]] | tuple[bytes, int, int]
+# document_key.py says. Sizes are in bytes.
+PlanKey = tuple[bytes, int] | tuple[bytes, int, int]
 
 
 class RequestPlan:

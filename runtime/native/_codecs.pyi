@@ -32,6 +32,13 @@ class PlainHeadReader:
         weights in `Accept-Encoding`, and the format of a load report. All other headers have no effect.
         """
 
+def read_target(message: Buffer, /) -> tuple[str, int, str, int] | None:
+    """The target of a ModelInferRequest: `(model, version, id, size)`.
+
+    The version is LATEST if the request names none. `size` is how many bytes the contents of its inputs take, raw ones
+    or typed ones: see InferReader.read_message.
+    """
+
 def write_document(
     id: str, model_name: str, model_version: int, outputs: list[OutputTensor], /
 ) -> tuple[bytes, list[memoryview | bytes], int] | None:
@@ -67,10 +74,8 @@ class InferReader:
         the tensors are counted.
         """
 
-    def read_message(
-        self, id: str, message: Buffer, memory: Buffer, places: Sequence[tuple[int, int]], address: int, /
-    ) -> Plain | None:
-        """A ModelInferRequest that can be parsed, without its id and its raw contents.
+    def read_message(self, id: str, message: Buffer, memory: Buffer, address: int, /) -> Plain | None:
+        """A ModelInferRequest whose target was read. The contents are copied to `memory`, which lies at `address`.
 
-        These lie in `memory`, which is at `address`: `places` are their offsets and lengths.
+        Each of them is at the next multiple of 64. On a miss, what is in the memory has no meaning.
         """

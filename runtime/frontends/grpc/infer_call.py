@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from pyruntime.runtime.caching.answers import PreparedAnswers, Repeatable
@@ -16,7 +16,7 @@ from pyruntime.runtime.frontends.grpc.call_request import CallRequest, Outcome
 from pyruntime.runtime.frontends.grpc.head import Encoding, response_encoding
 from pyruntime.runtime.frontends.grpc.infer_response import Parts, encode_infer
 from pyruntime.runtime.frontends.grpc.inferring_call import InferringCall
-from pyruntime.runtime.frontends.grpc.repeated_requests import RepeatedResponse, is_repeatable
+from pyruntime.runtime.frontends.grpc.repeated_requests import RepeatedResponse, is_repeatable, request_key
 from pyruntime.runtime.frontends.grpc.status import HEAD, OK_TRAILERS, STATUS_OF, Status, encoded_head
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
 from pyruntime.runtime.inference.model_version import ModelVersion
@@ -84,13 +84,16 @@ class InferCall(InferringCall):
         if not self._counted and self._reservation is None:
             self._end_idle()
 
-    def _is_answered(self, answers: PreparedAnswers, key: Hashable, id: str, size: int) -> bool:
+    def _is_answered(self, answers: PreparedAnswers, message: bytes, id: str) -> bool:
         """See InferringCall."""
-        if not is_repeatable(self._state, self._head, id, size):
+        if not is_repeatable(self._state, self._head, id, len(message)):
+            return False
+        key = request_key(message)
+        if key is None:
             return False
         answer = answers.find(key)
         if answer is None:
-            self._repeatable = Repeatable(key, id, size)
+            self._repeatable = Repeatable(key, id, len(message))
             return False
         self._connection.repeats(self._head)
         self._connection.session.respond(self._stream, HEAD, answer.parts(id), OK_TRAILERS)

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decodes a ModelInferRequest. (pure)
 
-Native code splits its fields first (see native/_http2.pyi): the contents of tensors go to shared memory, those of typed
+It is the reference for what native code reads whole: see inference/plain_requests.py.
+
+Native code splits the fields first (see native/_http2.pyi): the contents of tensors go to shared memory, those of typed
 fields packed as raw ones, the id stands alone, and all other fields are the *key*, whose size native code limits.
-Requests that differ only in contents and id have the same key, so parsed keys are remembered.
 """
 
 from __future__ import annotations
@@ -22,10 +23,6 @@ from pyruntime.runtime.repository.versions import parse_version
 from pyruntime.runtime.requests.types import GpuPlace, InferRequest, InputTensor, OutputPlace
 from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.errors import Code, InferenceError
-
-# The largest key that is remembered, and how many are: some 12 MiB at worst, once parsed.
-KEY_KEPT_BYTES_MAX = 2048
-KEYS_KEPT_MAX = 256
 
 # The fields of typed contents by their numbers, from 1: their names, their types in Triton's messages, and the
 # datatypes whose elements they hold. FP16 and BF16 have no typed contents.
@@ -91,23 +88,14 @@ class InferOptions:
 # The options of nearly all requests.
 PLAIN = InferOptions(_NO_CLASSES)
 
-_targets: dict[bytes, Target] = {}
-
 
 def read_target(key: bytes) -> Target:
     """The target in a key. Raises InferenceError: INTERNAL if it cannot be parsed, INVALID_ARG for a bad version."""
-    target = _targets.get(key)
-    if target is None:
-        try:
-            message = ModelInferRequest.FromString(key)
-        except DecodeError:
-            raise InferenceError("the message is no ModelInferRequest: it cannot be parsed") from None
-        target = Target(message.model_name, parse_version(message.model_version), message, len(message.inputs))
-        if len(key) <= KEY_KEPT_BYTES_MAX:
-            if len(_targets) >= KEYS_KEPT_MAX:
-                _targets.clear()
-            _targets[key] = target
-    return target
+    try:
+        message = ModelInferRequest.FromString(key)
+    except DecodeError:
+        raise InferenceError("the message is no ModelInferRequest: it cannot be parsed") from None
+    return Target(message.model_name, parse_version(message.model_version), message, len(message.inputs))
 
 
 def describe_typed(typed: Typed, fits: Sequence[bool]) -> Mapping[int, TypedContents]:

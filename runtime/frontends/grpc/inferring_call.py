@@ -10,7 +10,7 @@ see unpacking.py.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import partial
 
 from pyruntime.runtime.caching.answers import PreparedAnswers
@@ -25,20 +25,24 @@ from pyruntime.runtime.frontends.grpc.call import (
     Place,
     Raws,
 )
-from pyruntime.runtime.frontends.grpc.call_request import CallRequest, Outcome, places_of
+from pyruntime.runtime.frontends.grpc.call_request import CallRequest, Outcome
 from pyruntime.runtime.frontends.grpc.infer_request import PLAIN, Target, describe_typed, read_target
 from pyruntime.runtime.frontends.grpc.long_request import UNREADABLE, LongCallRequest, pack_typed
 from pyruntime.runtime.frontends.grpc.status import OK_TRAILERS, Status, ok_trailers
 from pyruntime.runtime.frontends.grpc.unpacking import Count, LongRequest, Unpacking
-from pyruntime.runtime.inference.intake import ID_LENGTH_MAX, Reservation
+from pyruntime.runtime.inference.intake import Reservation
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.pending_bytes import PendingBytesError
 from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.runtime.memory.requests import GrowingSlot
+from pyruntime.runtime.native._codecs import read_target as read_message_target
 from pyruntime.runtime.native._http2 import scatter, split
 from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.errors import Code, InferenceError
+
+# Where requests without contents have theirs.
+_NO_MEMORY = bytearray()
 
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
@@ -156,6 +160,47 @@ class InferringCall(Call):
 
     def receive(self, message: bytes, count: Count | None = None) -> None:
         """Submit the request of a complete message that is not long. `count`: see LongRequest.submit."""
+        target = read_message_target(message)
+        if target is None or not self._receive_plain(message, target, count):
+            self._receive_any(message, count)
+
+    def _receive_plain(self, message: bytes, target: tuple[str, int, str, int], count: Count | None) -> bool:
+        """Submit a request that native code reads whole. Returns False for any other: see codecs/infer_message.h."""
+        name, version, id, size = target
+        state = self._state
+        try:
+            model = state.resolve(name, version)
+            if (model.spec.decoupled and not self.is_stream) or self._head.forwarded:
+                return False
+            if model.answers is not None and self._is_answered(model.answers, message, id):
+                return True
+            slot = model.memory.allocate(size) if size else None
+        except InferenceError:
+            return False
+        if slot is None:
+            plain = model.plain.read_message(id, message, _NO_MEMORY, 0)
+        else:
+            plain = model.plain.read_message(id, message, slot.view, slot.offset)
+        if plain is None:
+            if slot is not None:
+                slot.free()
+            return False
+        request = CallRequest(self, self._head)
+        request.id, request.model, request.slot = id, model, slot
+        try:
+            if count is not None and slot is not None:
+                request.slot = count(slot)
+            self._begin_request(request)
+            state.intake.submit_plain(request, model, plain, PLAIN)
+        except PendingBytesError as exc:
+            request.free()
+            self.refuse_message(exc)
+        except InferenceError as exc:
+            self.reject(request, exc)
+        return True
+
+    def _receive_any(self, message: bytes, count: Count | None) -> None:
+        """Submit any request: the reference, which words the errors."""
         request = CallRequest(self, self._head)
         try:
             parts = split(message, ALIGNMENT)
@@ -167,14 +212,9 @@ class InferringCall(Call):
             return
         key, id, raws, size, typed = parts
         try:
-            if id:
-                request.id = id.decode()
+            request.id = id.decode()
             request.target = target = read_target(key)
             model = self.find_model(target, request.id)
-            if model.answers is not None and not typed:
-                contents = tuple([message[at : at + length] for at, length in raws])
-                if self._is_answered(model.answers, (key, contents), request.id, len(message)):
-                    return
             slot = None
             if size:
                 slot = request.slot = model.memory.allocate(size)
@@ -184,13 +224,10 @@ class InferringCall(Call):
                     scatter(message, raws, slot.view, ALIGNMENT)
             if typed:
                 request.typed = pack_typed(message, raws, typed, slot)
-            request.lengths = lengths = tuple([length for _, length in raws])
+            request.lengths = tuple([length for _, length in raws])
             request.model = model
             self._begin_request(request)
-            if typed:  # whether they are valid does not depend on their sizes alone
-                self._state.intake.submit(request, model)
-            else:
-                self._submit_raw(request, model, key, lengths)
+            self._state.intake.submit(request, model)
         except PendingBytesError as exc:
             request.free()
             self.refuse_message(exc)
@@ -199,23 +236,8 @@ class InferringCall(Call):
         except UnicodeDecodeError:
             self.fail(Status.INTERNAL, UNREADABLE)
 
-    def _submit_raw(self, request: CallRequest, model: ModelVersion, key: bytes, lengths: tuple[int, ...]) -> None:
-        """Submit a request whose raw contents have these lengths, and are in its slot."""
-        slot, intake = request.slot, self._state.intake
-        plain = None
-        if not request.head.forwarded and len(request.id) <= ID_LENGTH_MAX:
-            view, base = (slot.view, slot.offset) if slot is not None else (b"", 0)
-            plain = model.plain.read_message(request.id, key, view, places_of(lengths), base)
-        if plain is None:
-            intake.submit(request, model, (key, lengths), request.id)
-        else:
-            intake.submit_plain(request, model, plain, PLAIN)
-
-    def _is_answered(self, answers: PreparedAnswers, key: Hashable, id: str, size: int) -> bool:
-        """Answer a request with what was prepared for it. Returns False if that is nothing, as in a stream.
-
-        `key` is the message of `size` bytes without the id.
-        """
+    def _is_answered(self, answers: PreparedAnswers, message: bytes, id: str) -> bool:
+        """Answer a request with what was prepared for it. Returns False if that is nothing, as in a stream."""
         return False
 
     def _receive_placed(self, meta: bytes, raws: Raws) -> None:

@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX
 from pyruntime.runtime.frontends.grpc.head import CallHead
-from pyruntime.runtime.frontends.grpc.infer_request import read_target
 from pyruntime.runtime.frontends.grpc.infer_response import Parts, encode_id
 from pyruntime.runtime.inference.intake import ID_LENGTH_MAX
+from pyruntime.runtime.native._codecs import read_target
 from pyruntime.runtime.native._http2 import split
 from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.errors import InferenceError
@@ -41,6 +43,18 @@ def is_repeatable(state: ServerState, head: CallHead, id: str, size: int) -> boo
     return not (head.forwarded or head.load_format or state.settings.grpc_compression_level != "none")
 
 
+def request_key(message: bytes) -> Hashable | None:
+    """All of a request but its id; None for one with typed contents, or one that cannot be read."""
+    try:
+        parts = split(message, ALIGNMENT)
+    except ValueError:
+        return None  # the call reports it
+    if parts is None or parts[4]:
+        return None
+    key, _, raws, _, _ = parts
+    return key, tuple([message[at : at + length] for at, length in raws])
+
+
 def find_answer(state: ServerState, message: bytes) -> Parts | None:
     """The parts of the answer to a request with a head that had a prepared answer before; None if there is none.
 
@@ -48,17 +62,16 @@ def find_answer(state: ServerState, message: bytes) -> Parts | None:
     """
     if len(message) > REQUEST_BYTES_MAX or state.tracer.active or state.log_settings.verbose:
         return None
-    try:
-        parts = split(message, ALIGNMENT)
-        if parts is None:
-            return None
-        key, encoded_id, raws, _, typed = parts
-        id = encoded_id.decode()
-        target = read_target(key)
-        answers = state.resolve(target.model, target.version).answers
-    except (InferenceError, ValueError):
-        return None  # a call reports it
-    if answers is None or typed or len(id) > ID_LENGTH_MAX:
+    target = read_target(message)
+    if target is None:
         return None
-    answer = answers.find((key, tuple([message[at : at + length] for at, length in raws])))
+    name, version, id, _ = target
+    try:
+        answers = state.resolve(name, version).answers
+    except InferenceError:
+        return None  # a call reports it
+    key = None if answers is None else request_key(message)
+    if answers is None or key is None:
+        return None
+    answer = answers.find(key)
     return None if answer is None else answer.parts(id)

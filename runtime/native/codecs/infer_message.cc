@@ -3,15 +3,21 @@
 
 #include "infer_message.h"
 
+#include <cstring>
+#include <utility>
+
 #include "json_text.h"
+#include "typed_contents.h"
 #include "wire.h"
 
 namespace pyruntime {
 namespace {
 
 // Fields of the messages, by their numbers.
-enum Request { kModelName = 1, kModelVersion = 2, kParameters = 4, kInputs = 5, kOutputs = 6 };
-enum Input { kInputName = 1, kDatatype = 2, kShape = 3 };
+enum Request {
+  kModelName = 1, kModelVersion = 2, kId = 3, kParameters = 4, kInputs = 5, kOutputs = 6, kRawContents = 7
+};
+enum Input { kInputName = 1, kDatatype = 2, kShape = 3, kContents = 5 };
 enum Parameter { kBool = 1, kInt64 = 2, kString = 3, kUint64 = 5 };
 
 struct Value {
@@ -20,6 +26,20 @@ struct Value {
   std::string_view text;
 };
 
+// An input without its contents, or with typed ones.
+struct MessageInput {
+  std::string_view name;
+  std::string_view datatype;
+  std::string_view typed;
+  bool is_typed = false;
+  InferTensor tensor;
+};
+
+// The most digits of a version: any such number fits.
+constexpr size_t kVersionDigitsMax = 18;
+
+uint64_t Align(uint64_t at) { return (at + kAlignment - 1) / kAlignment * kAlignment; }
+
 bool IsPrintable(std::string_view text) {
   for (const char each : text) {
     if (each < 0x20 || each > 0x7e) return false;
@@ -27,54 +47,121 @@ bool IsPrintable(std::string_view text) {
   return true;
 }
 
+bool ReadVersion(std::string_view text, int64_t* version) {
+  *version = 0;
+  if (text.size() > kVersionDigitsMax) return false;
+  for (const char each : text) {
+    if (each < '0' || each > '9') return false;
+    *version = *version * 10 + (each - '0');
+  }
+  return text.empty() || *version > 0;
+}
+
+// The size of the typed contents of an input as a tensor, if there are some. False if they are not plain.
+bool MeasureInput(std::string_view input, bool* is_typed, uint64_t* byte_size) {
+  std::string_view datatype, contents;
+  const bool is_read = ForEachField(input, [&](const WireField& field) {
+    if (field.number == kDatatype) datatype = field.bytes;
+    if (field.number != kContents) return true;
+    contents = field.bytes;
+    return !std::exchange(*is_typed, true);
+  });
+  *byte_size = 0;
+  return is_read && (!*is_typed || MeasureContents(datatype, contents, byte_size));
+}
+
 class MessageReader {
  public:
-  MessageReader(const DeclaredModel& model, const std::vector<RawContents>& raws, InferRequest* out)
-      : raws_(raws), builder_(model, out), out_(out) {}
+  MessageReader(const DeclaredModel& model, char* memory, uint64_t memory_bytes, InferRequest* out)
+      : memory_(memory), memory_bytes_(memory_bytes), builder_(model, out), out_(out) {}
 
   bool Read(std::string_view message) {
     const bool is_read = ForEachField(message, [&](const WireField& field) {
       switch (field.number) {
         case kModelName:
         case kModelVersion:
-          return true;  // the model was found by them
+        case kId:
+          return true;  // of the target
         case kParameters:
           return field.IsBytes() && ReadParameter(field.bytes);
         case kInputs:
           return field.IsBytes() && ReadInput(field.bytes);
         case kOutputs:
           return field.IsBytes() && ReadOutput(field.bytes);
+        case kRawContents:
+          raws_.push_back(field.bytes);
+          return field.IsBytes() && raws_.size() <= kTensorsMax;
         default:
           return false;
       }
     });
-    return is_read && out_->tensors.size() == raws_.size() && builder_.Complete();
+    return is_read && PlaceInputs() && builder_.Complete();
   }
 
  private:
   bool ReadInput(std::string_view input) {
-    std::string_view name, datatype;
-    InferTensor tensor;
+    MessageInput& read = inputs_.emplace_back();
+    read.tensor.dims = 0;
     uint64_t seen = 0;
-    tensor.dims = 0;
-    const bool is_read = ForEachField(input, [&](const WireField& field) {
+    if (inputs_.size() > kTensorsMax) return false;
+    return ForEachField(input, [&](const WireField& field) {
       switch (field.number) {
         case kInputName:
-          name = field.bytes;
-          return Note(&seen, 0) && field.IsBytes();
+          read.name = field.bytes;
+          return Note(&seen, kInputName) && field.IsBytes();
         case kDatatype:
-          datatype = field.bytes;
-          return Note(&seen, 1) && field.IsBytes();
+          read.datatype = field.bytes;
+          return Note(&seen, kDatatype) && field.IsBytes();
         case kShape:
-          return field.IsBytes() ? ReadDims(field.bytes, &tensor) : field.IsVarint() && AddDim(field.varint, &tensor);
+          return field.IsBytes() ? ReadDims(field.bytes, &read.tensor)
+                                 : field.IsVarint() && AddDim(field.varint, &read.tensor);
+        case kContents:
+          read.typed = field.bytes;
+          read.is_typed = true;
+          return Note(&seen, kContents) && field.IsBytes();
         default:
           return false;
       }
     });
-    const size_t number = out_->tensors.size();
-    if (!is_read || number == raws_.size()) return false;
-    tensor.offset = raws_[number].offset;
-    return builder_.AddInput(name, datatype, raws_[number].bytes, &tensor);
+  }
+
+  // Contents are all raw, or all typed.
+  bool PlaceInputs() {
+    const bool are_raw = !raws_.empty();
+    if (are_raw && raws_.size() != inputs_.size()) return false;
+    for (size_t number = 0; number < inputs_.size(); ++number) {
+      MessageInput& input = inputs_[number];
+      std::string_view placed;
+      if (input.is_typed == are_raw) return false;
+      if (!(are_raw ? PlaceRaw(raws_[number], &placed) : PlaceTyped(input, &placed))) return false;
+      input.tensor.offset = end_ - placed.size();
+      if (!builder_.AddInput(input.name, input.datatype, placed, &input.tensor)) return false;
+    }
+    return true;
+  }
+
+  bool PlaceRaw(std::string_view contents, std::string_view* placed) {
+    char* to = Reserve(contents.size());
+    if (to == nullptr) return false;
+    if (!contents.empty()) std::memcpy(to, contents.data(), contents.size());
+    *placed = {to, contents.size()};
+    return true;
+  }
+
+  bool PlaceTyped(const MessageInput& input, std::string_view* placed) {
+    uint64_t byte_size;
+    if (!MeasureContents(input.datatype, input.typed, &byte_size)) return false;
+    char* to = Reserve(byte_size);
+    *placed = {to, byte_size};
+    return to != nullptr && WriteContents(input.datatype, input.typed, to);
+  }
+
+  // The next so many bytes of the memory, null if it ends before.
+  char* Reserve(uint64_t byte_size) {
+    const uint64_t at = Align(end_);
+    if (at > memory_bytes_ || byte_size > memory_bytes_ - at) return nullptr;
+    end_ = at + byte_size;
+    return memory_ + at;
   }
 
   bool ReadDims(std::string_view packed, InferTensor* tensor) {
@@ -166,7 +253,11 @@ class MessageReader {
     return value.kind == kBool && value.number <= 1;
   }
 
-  const std::vector<RawContents>& raws_;
+  char* const memory_;
+  const uint64_t memory_bytes_;
+  uint64_t end_ = 0;  // of what is in the memory
+  std::vector<MessageInput> inputs_;
+  std::vector<std::string_view> raws_;
   RequestBuilder builder_;
   InferRequest* const out_;
   uint64_t parameters_ = 0;
@@ -174,10 +265,42 @@ class MessageReader {
 
 }  // namespace
 
-bool ReadInferMessage(const DeclaredModel& model, std::string_view message, const std::vector<RawContents>& raws,
+bool ReadMessageTarget(std::string_view message, MessageTarget* out) {
+  uint64_t seen = 0, byte_size, end = 0;
+  bool are_raw = false, are_typed = false, is_typed;
+  const bool is_read = ForEachField(message, [&](const WireField& field) {
+    if (!field.IsBytes()) return false;
+    switch (field.number) {
+      case kModelName:
+        out->model = field.bytes;
+        return Note(&seen, kModelName);
+      case kModelVersion:
+        return Note(&seen, kModelVersion) && ReadVersion(field.bytes, &out->version);
+      case kId:
+        out->id = field.bytes;
+        return Note(&seen, kId) && field.bytes.size() <= kIdLengthMax;
+      case kInputs:
+        is_typed = false;
+        if (!MeasureInput(field.bytes, &is_typed, &byte_size)) return false;
+        are_typed = are_typed || is_typed;
+        end = is_typed ? Align(end) + byte_size : end;
+        return true;
+      case kRawContents:
+        are_raw = true;
+        end = Align(end) + field.bytes.size();
+        return true;
+      default:
+        return field.number == kParameters || field.number == kOutputs;
+    }
+  });
+  out->contents_bytes = end;
+  return is_read && !(are_raw && are_typed);
+}
+
+bool ReadInferMessage(const DeclaredModel& model, std::string_view message, char* memory, uint64_t memory_bytes,
                       InferRequest* out) {
   out->binary_outputs = true;
-  return MessageReader(model, raws, out).Read(message);
+  return MessageReader(model, memory, memory_bytes, out).Read(message);
 }
 
 }  // namespace pyruntime

@@ -26,6 +26,9 @@ struct InferReader {
   Ref no_parameters;
 };
 
+// As in repository/lifecycle.py: the version that is left to the server.
+constexpr long long kLatest = -1;
+
 struct InferReaderObject {
   PyObject_HEAD
   std::unique_ptr<InferReader> reader;
@@ -162,43 +165,18 @@ PyObject* ReaderReadDocument(PyObject* self, PyObject* const* arguments, Py_ssiz
   return RequestTuple(reader, request, Text(request.id), address);
 }
 
-// The places of raw contents, pairs of offset and length. Returns 1; 0 if they do not lie in the memory, or are more
-// than any model has inputs; or -1 with an exception.
-int ReadRaws(PyObject* places, std::string_view memory, std::vector<RawContents>* raws) {
-  const Py_ssize_t count = PySequence_Size(places);
-  if (count < 0) return -1;
-  if (static_cast<size_t>(count) > kTensorsMax) return 0;
-  raws->reserve(static_cast<size_t>(count));
-  for (Py_ssize_t index = 0; index < count; ++index) {
-    const Ref place(PySequence_GetItem(places, index));
-    unsigned long long offset, length;
-    if (!place) return -1;
-    if (!PyTuple_Check(place.get())) {
-      PyErr_SetString(PyExc_TypeError, "a place is a tuple of an offset and a length");
-      return -1;
-    }
-    if (PyArg_ParseTuple(place.get(), "KK", &offset, &length) == 0) return -1;
-    if (offset > memory.size() || length > memory.size() - offset) return 0;
-    raws->push_back({offset, memory.substr(offset, length)});
-  }
-  return 1;
-}
-
 PyObject* ReaderReadMessage(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 5) {
-    PyErr_SetString(PyExc_TypeError, "read_message() takes an id, a message, its memory, places in it, and an address");
+  if (count != 4) {
+    PyErr_SetString(PyExc_TypeError, "read_message() takes an id, a message, memory, and an address");
     return nullptr;
   }
-  const unsigned long long address = PyLong_AsUnsignedLongLong(arguments[4]);
+  const unsigned long long address = PyLong_AsUnsignedLongLong(arguments[3]);
   if (PyErr_Occurred() != nullptr) return nullptr;
-  const View message(arguments[1]), memory(arguments[2]);
+  const View message(arguments[1]), memory(arguments[2], PyBUF_WRITABLE);
   if (!message || !memory) return nullptr;
-  std::vector<RawContents> raws;
-  const int found = ReadRaws(arguments[3], memory.bytes(), &raws);
-  if (found < 0) return nullptr;
   const InferReader& reader = ReaderOf(self);
   InferRequest request;
-  if (found == 0 || !ReadInferMessage(reader.model, message.bytes(), raws, &request)) Py_RETURN_NONE;
+  if (!ReadInferMessage(reader.model, message.bytes(), memory.data(), memory.bytes().size(), &request)) Py_RETURN_NONE;
   return RequestTuple(reader, request, Py_NewRef(arguments[0]), address);
 }
 
@@ -217,6 +195,16 @@ PyType_Slot reader_slots[] = {
 };
 
 }  // namespace
+
+PyObject* ReadTarget(PyObject*, PyObject* argument) {
+  const View message(argument);
+  if (!message) return nullptr;
+  MessageTarget target;
+  if (!ReadMessageTarget(message.bytes(), &target)) Py_RETURN_NONE;
+  PyObject* read = Tuple({Text(target.model), PyLong_FromLongLong(target.version > 0 ? target.version : kLatest),
+                          Text(target.id), PyLong_FromUnsignedLongLong(target.contents_bytes)});
+  return read == nullptr ? NoneIf(PyExc_UnicodeDecodeError) : read;
+}
 
 PyType_Spec reader_spec = {"pyruntime.runtime.native._codecs.InferReader", sizeof(InferReaderObject), 0,
                            Py_TPFLAGS_DEFAULT, reader_slots};

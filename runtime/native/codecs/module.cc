@@ -26,6 +26,7 @@ int Execute(PyObject* module) {
 }
 
 PyMethodDef functions[] = {
+    {"read_target", ReadTarget, METH_O, nullptr},
     {"write_document", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(WriteDocument)), METH_FASTCALL,
      nullptr},
     {nullptr, nullptr, 0, nullptr},

@@ -37,7 +37,8 @@ class Ref {
 // Owns a view of a buffer.
 class View {
  public:
-  explicit View(PyObject* object) : is_held_(PyObject_GetBuffer(object, &buffer_, PyBUF_SIMPLE) == 0) {}
+  explicit View(PyObject* object, int flags = PyBUF_SIMPLE)
+      : is_held_(PyObject_GetBuffer(object, &buffer_, flags) == 0) {}
   View(const View&) = delete;
   View& operator=(const View&) = delete;
   ~View() {
@@ -45,6 +46,7 @@ class View {
   }
 
   explicit operator bool() const { return is_held_; }
+  char* data() const { return static_cast<char*>(buffer_.buf); }
   std::string_view bytes() const { return {static_cast<const char*>(buffer_.buf), static_cast<size_t>(buffer_.len)}; }
 
  private:

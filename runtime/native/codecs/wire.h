@@ -21,6 +21,9 @@ struct WireField {
   bool IsBytes() const { return type == 2; }
 };
 
+// The most bytes of a tag, and of a length, which have 32 bits.
+constexpr size_t kTagDigitsMax = 5;
+
 // Takes a varint of 64 bits from the beginning.
 inline bool ReadVarint(std::string_view* rest, uint64_t* value) {
   *value = 0;
@@ -36,18 +39,24 @@ inline bool ReadVarint(std::string_view* rest, uint64_t* value) {
   return false;
 }
 
+// Takes a varint that is no longer than one of 32 bits.
+inline bool ReadShortVarint(std::string_view* rest, uint64_t* value) {
+  const size_t before = rest->size();
+  return ReadVarint(rest, value) && before - rest->size() <= kTagDigitsMax;
+}
+
 // Calls `take` with each field. False for a message with fields of other types, or one that ends early.
 template <typename Take>
 bool ForEachField(std::string_view message, Take take) {
   while (!message.empty()) {
     uint64_t tag, length;
     WireField field = {};
-    if (!ReadVarint(&message, &tag) || tag >> 32 != 0 || tag >> 3 == 0) return false;
+    if (!ReadShortVarint(&message, &tag) || tag >> 32 != 0 || tag >> 3 == 0) return false;
     field.number = static_cast<uint32_t>(tag >> 3);
     field.type = tag & 7;
     if (field.IsVarint()) {
       if (!ReadVarint(&message, &field.varint)) return false;
-    } else if (!field.IsBytes() || !ReadVarint(&message, &length) || length > message.size()) {
+    } else if (!field.IsBytes() || !ReadShortVarint(&message, &length) || length > message.size()) {
       return false;
     } else {
       field.bytes = message.substr(0, length);

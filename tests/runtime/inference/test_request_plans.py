@@ -46,9 +46,9 @@ def test_an_id_is_that_of_the_request(memory):
     """Where the header does not hold the id, requests with different ones have the same plan."""
     plans = RequestPlans()
     slot = memory.allocate(64)
-    plans.remember((HEADER, (64,)), job(slot, ("FP32", 0, 64), id="first"), slot, ALL_BINARY)
-    plan = plans.find((HEADER, (64,)))
-    assert plans.find((HEADER, (60,))) is None
+    plans.remember((HEADER, 64), job(slot, ("FP32", 0, 64), id="first"), slot, ALL_BINARY)
+    plan = plans.find((HEADER, 64))
+    assert plans.find((HEADER, 60)) is None
     second = plan.job(slot, print, 7, "second")
     assert second.id == "second"
     assert plan.job(slot, print, 7).id == ""

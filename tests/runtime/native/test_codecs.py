@@ -26,8 +26,8 @@ from pyruntime.runtime.frontends.grpc.schema import ModelInferRequest
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, NO_CLIENT_MEMORY, decode_infer
 from pyruntime.runtime.frontends.http.request_head import BadRequest, HeadReader, read_plain
 from pyruntime.runtime.inference.plain_requests import PlainRequest, PlainRequests
-from pyruntime.runtime.native._codecs import InferReader, PlainHeadReader
-from pyruntime.runtime.native._http2 import scatter, split
+from pyruntime.runtime.native._codecs import InferReader, PlainHeadReader, read_target
+from pyruntime.runtime.native._http2 import pack, scatter, split
 from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.errors import InferenceError
 
@@ -438,34 +438,56 @@ def test_models_without_plain_requests(spec):
 # --- messages of gRPC
 
 
-def message_reference(spec, target, id, places, memory):
-    """What the reference makes of a message: the fields of PlainRequest, other options, or an error."""
+def message_reference(message, spec):
+    """What the reference makes of a message: the fields of PlainRequest and the memory, other options, or an error."""
     try:
-        request, options = infer_request.decode_infer(target, id, places, {}, memory, ADDRESS, NO_CLIENT_MEMORY)
+        parts = split(message, ALIGNMENT)
+        if parts is None:
+            return InferenceError("no message"), None
+        key, id, raws, size, typed = parts
+        target, memory = infer_request.read_target(key), bytearray(size)
+        if typed:
+            fits = [True] * len(typed) if raws else pack(message, typed, memory, ALIGNMENT)
+            typed = infer_request.describe_typed(typed, fits)
+        else:
+            scatter(message, raws, memory, ALIGNMENT)
+        places = places_of([length for _, length in raws])
+        view = memoryview(memory)
+        request, options = infer_request.decode_infer(
+            target, id.decode(), places, typed or {}, view, ADDRESS, NO_CLIENT_MEMORY
+        )
         check_request(spec, request)
-    except InferenceError as exc:
-        return exc
+    except (InferenceError, ValueError) as exc:
+        return exc, None
     if options is not infer_request.PLAIN:
-        return options
+        return options, None
+    assert (request.model_name, request.version) == (target.model, target.version)
     refs, priority = tensor_refs(request.inputs), request.priority
-    return PlainRequest(request.id, request_options(request), refs, request.batch_size, priority, True)
+    plain = PlainRequest(request.id, request_options(request), refs, request.batch_size, priority, True)
+    return plain, (request.model_name, request.version, memory)
 
 
 def read_message(spec, message):
-    """What native code makes of a message, and the reference; None for both if it is no message."""
-    parts = split(message, ALIGNMENT)
-    try:
-        key, id, raws, size, typed = parts
-        target, id = infer_request.read_target(key), id.decode()
-    except (TypeError, InferenceError, UnicodeDecodeError):
+    """What native code makes of a message, with its target and memory; None for one that is not plain."""
+    target = read_target(message)
+    if target is None:
         return None, None
-    if typed:
-        return None, None
-    memory = memoryview(bytearray(size))
-    scatter(message, raws, memory, ALIGNMENT)
-    places = places_of([length for _, length in raws])
-    plain = PlainRequests(spec).read_message(id, key, memory, places, ADDRESS)
-    return plain, message_reference(spec, target, id, places, memory)
+    model, version, id, size = target
+    memory = bytearray(size)
+    plain = PlainRequests(spec).read_message(id, message, memory, ADDRESS)
+    return plain, (model, version, memory)
+
+
+def assert_alike(read, expected):
+    """The order of parameters has no meaning: protobuf does not keep it."""
+    plain, target = read
+    same, same_target = expected
+    assert isinstance(same, PlainRequest), same
+    assert json.loads(plain.options[4] or "{}") == json.loads(same.options[4] or "{}")
+    same = same._replace(options=same.options._replace(parameters=plain.options[4]))
+    assert plain == same
+    assert list(map(type, plain.options)) == list(map(type, same.options))
+    assert target == same_target
 
 
 INT64 = st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63)])
@@ -527,18 +549,12 @@ def messages(draw, names, shape):
 )
 @given(data=st.data())
 def test_a_message_is_read_as_the_reference_does(spec, names, shape, data):
-    """Native code accepts no message that the reference refuses, and reads none otherwise.
-
-    The order of parameters has no meaning: protobuf does not keep it.
-    """
-    plain, expected = read_message(spec, data.draw(messages(names, shape)))
-    event(f"is plain: {plain is not None}")
-    if plain is not None:
-        assert isinstance(expected, PlainRequest), expected
-        assert json.loads(plain.options[4] or "{}") == json.loads(expected.options[4] or "{}")
-        expected = expected._replace(options=expected.options._replace(parameters=plain.options[4]))
-        assert plain == expected
-        assert list(map(type, plain.options)) == list(map(type, expected.options))
+    """Native code accepts no message that the reference refuses, and reads none otherwise."""
+    message = data.draw(messages(names, shape))
+    read = read_message(spec, message)
+    event(f"is plain: {read[0] is not None}")
+    if read[0] is not None:
+        assert_alike(read, message_reference(message, spec))
 
 
 @pytest.mark.parametrize(
@@ -562,11 +578,93 @@ def test_messages_of_clients_are_plain(options):
     message = get_inference_request(
         inputs=tensors, model_name="m", model_version="", **(defaults | options)
     ).SerializeToString()
-    plain, expected = read_message(BATCHING, message)
-    assert plain is not None
-    assert plain._replace(options=()) == expected._replace(options=())
-    assert plain.options[:4] == expected.options[:4]
-    assert json.loads(plain.options[4] or "{}") == json.loads(expected.options[4] or "{}")
+    read = read_message(BATCHING, message)
+    assert read[0] is not None
+    assert_alike(read, message_reference(message, BATCHING))
+
+
+# Of each datatype the member that has its contents, and numbers at the border of its range.
+MEMBERS = {
+    "BOOL": ("bool_contents", [False, True]),
+    "INT8": ("int_contents", [-128, 127, 128, -129, 2**31 - 1]),
+    "INT16": ("int_contents", [-(2**15), 2**15 - 1, 2**15]),
+    "INT32": ("int_contents", [-(2**31), 2**31 - 1, 0]),
+    "INT64": ("int64_contents", [-(2**63), 2**63 - 1, -1]),
+    "UINT8": ("uint_contents", [0, 255, 256]),
+    "UINT16": ("uint_contents", [0, 2**16 - 1, 2**16]),
+    "UINT32": ("uint_contents", [0, 2**32 - 1]),
+    "UINT64": ("uint64_contents", [0, 2**64 - 1]),
+    "FP32": ("fp32_contents", [0.0, -0.0, math.inf, math.nan, 1e-45]),
+    "FP64": ("fp64_contents", [0.0, -0.0, math.inf, math.nan, 5e-324]),
+    "BYTES": ("bytes_contents", [b"", b"a", b"\xff" * 300]),
+}
+
+
+@st.composite
+def typed_messages(draw, datatype):
+    """A message with typed contents, mostly of the datatype that it names."""
+    message = ModelInferRequest(model_name="m", model_version=draw(mostly(st.just("1"), st.sampled_from(["01", "0"]))))
+    for name in draw(st.permutations(["A", "B"])):
+        entry = message.inputs.add(name=name, datatype=datatype)
+        member, values = MEMBERS[draw(mostly(st.just(datatype), st.sampled_from(sorted(MEMBERS))))]
+        elements = draw(st.lists(st.sampled_from(values), max_size=4))
+        entry.shape.append(draw(mostly(st.just(len(elements)), st.just(3))))
+        getattr(entry.contents, member).extend(elements)
+        if draw(mostly(st.just(False), st.just(True))):
+            entry.contents.int64_contents.append(7)
+        if draw(mostly(st.just(False), st.just(True))):
+            message.raw_input_contents.append(b"")
+    serialized = message.SerializeToString()
+    return draw(mostly(st.just(serialized), with_another_byte(serialized), rare=3))
+
+
+def spec_of(datatype):
+    tensors = {name: TensorSpec(name, datatype, (-1,), (-1,)) for name in ("A", "B")}
+    return replace(BARE_SPEC, inputs=tensors, required_inputs=frozenset(tensors), max_batch_size=0)
+
+
+@pytest.mark.parametrize("datatype", MEMBERS)
+@given(data=st.data())
+def test_typed_contents_are_read_as_the_reference_does(datatype, data):
+    """Native code accepts none that the reference refuses, and places them alike."""
+    spec, message = spec_of(datatype), data.draw(typed_messages(datatype))
+    read = read_message(spec, message)
+    event(f"is plain: {read[0] is not None}")
+    if read[0] is not None:
+        assert_alike(read, message_reference(message, spec))
+
+
+@pytest.mark.parametrize("datatype", MEMBERS)
+def test_typed_contents_of_clients_are_plain(datatype):
+    member, values = MEMBERS[datatype]
+    message = ModelInferRequest(model_name="m", id="7")
+    for name in ("A", "B"):
+        entry = message.inputs.add(name=name, datatype=datatype, shape=[2])
+        getattr(entry.contents, member).extend(values[:2])
+    message = message.SerializeToString()
+    read = read_message(spec_of(datatype), message)
+    assert read[0] is not None
+    assert_alike(read, message_reference(message, spec_of(datatype)))
+
+
+def test_a_message_that_ends_early_is_not_plain():
+    """Wherever it ends: what is in front of the end is not taken for all of it."""
+    message = ModelInferRequest(model_name="m", raw_input_contents=[bytes(24)])
+    message.inputs.add(name="FLOATS", datatype="FP32", shape=[2, 3])
+    message = message.SerializeToString()
+    assert read_message(BATCHING, message)[0] is not None
+    for end in range(len(message)):
+        assert read_message(BATCHING, message[:end])[0] is None
+
+
+def test_memory_that_is_too_short_is_not_written_behind_its_end():
+    message = ModelInferRequest(model_name="m", raw_input_contents=[b"x" * 24])
+    message.inputs.add(name="FLOATS", datatype="FP32", shape=[2, 3])
+    memory = bytearray(24)
+    with memoryview(memory) as view:
+        reader = PlainRequests(BATCHING)
+        assert reader.read_message("", message.SerializeToString(), view[:23], ADDRESS) is None
+    assert memory == bytes(24)
 
 
 class TestPlainHeadReader:
@@ -590,6 +688,15 @@ class TestInferReader:
     def test_other_types(self, arguments):
         with pytest.raises(TypeError):
             InferReader(*arguments)
+
+    @pytest.mark.parametrize("arguments", [(), ("", 1, bytearray(), 0), ("", b"", b"", "a")])
+    def test_other_types_of_a_message(self, arguments):
+        with pytest.raises(TypeError):
+            InferReader([], [], 0).read_message(*arguments)
+
+    def test_memory_that_cannot_be_written(self):
+        with pytest.raises(BufferError):
+            InferReader([], [], 0).read_message("", b"", b"", 0)
 
     @pytest.mark.parametrize("arguments", [(), (b"",), (b"", "a", 0), (1, 0, 0), (b"", 0, "a")])
     def test_other_types_of_a_request(self, arguments):

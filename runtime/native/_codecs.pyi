@@ -14,7 +14,7 @@ from typing import TypeAlias
 from typing_extensions import Buffer
 
 from pyruntime.runtime.frontends.http.request_head import Head
-from pyruntime.runtime.requests.types import OutputTensor
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.request_codec import TensorRef
 
 class PlainHeadReader:
@@ -46,6 +46,13 @@ def write_document(
 
     `(document, the contents of the outputs, the length of all in bytes)`; None for texts that are not printable ASCII
     or would have to be escaped, and dimensions of more than 64 bits.
+    """
+
+def write_message(response: InferResponse, final: bool | None, /) -> list[bytes | memoryview] | None:
+    """The parts of a ModelInferResponse, or, unless `final` is None, of a ModelStreamInferResponse.
+
+    `final`: it is the last response to its request. None for outputs that lie elsewhere than in `data`, and for texts
+    and numbers that protobuf cannot express.
     """
 
 # What is read of a request: (id, options, tensors, rows, priority, outputs are binary). `options` has the fields of

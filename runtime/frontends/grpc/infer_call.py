@@ -14,7 +14,7 @@ from pyruntime.runtime.frontends.common.compression import compress
 from pyruntime.runtime.frontends.grpc.call import Place, Raws
 from pyruntime.runtime.frontends.grpc.call_request import CallRequest, Outcome
 from pyruntime.runtime.frontends.grpc.head import Encoding, response_encoding
-from pyruntime.runtime.frontends.grpc.infer_response import Parts, encode_infer
+from pyruntime.runtime.frontends.grpc.infer_response import Parts, encode_any, encode_infer
 from pyruntime.runtime.frontends.grpc.inferring_call import InferringCall
 from pyruntime.runtime.frontends.grpc.repeated_requests import RepeatedResponse, is_repeatable, request_key
 from pyruntime.runtime.frontends.grpc.status import HEAD, OK_TRAILERS, STATUS_OF, Status, encoded_head
@@ -125,7 +125,7 @@ class InferCall(InferringCall):
             self._make_answer(request, outcome, encoding)
             return
         try:
-            parts = encode_infer(outcome)
+            parts = encode_infer(outcome) if self._repeatable is None else encode_any(outcome)
         except InferenceError as exc:
             outcome.release()
             self.fail(STATUS_OF[exc.code], exc.message)

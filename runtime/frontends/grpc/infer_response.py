@@ -1,25 +1,22 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Encodes a ModelInferResponse by hand. (pure)
+"""Encodes a ModelInferResponse. (pure)
 
-response := head id? parameters? (raw-contents)*      in fields of protobuf; their order is free
-event    := infer_response                            a ModelStreamInferResponse
+response := head id? parameter* (raw-contents)*      in fields of protobuf; their order is free
+event    := infer_response                           a ModelStreamInferResponse
 
-A model answers most requests with the same shapes, hence with the same head, which is remembered. The raw contents are
-passed on without a copy. The sender of the parts releases the response afterwards.
+Native code writes plain responses, and the reference here all of them; what native code writes has the same bytes. The
+raw contents are passed on without a copy. The sender of the parts releases the response afterwards.
 """
 
 from __future__ import annotations
 
 from pyruntime.runtime.frontends.grpc.schema import ModelInferResponse, ModelStreamInferResponse
+from pyruntime.runtime.native._codecs import write_message
 from pyruntime.runtime.requests.types import InferResponse, OnGpu, OutputTensor, Parameter
 from pyruntime.utils.errors import InferenceError
 
 Parts = list[bytes | memoryview]
-
-# The largest head that is remembered, and how many are: some 8 MiB at most, with their keys.
-HEAD_KEPT_BYTES_MAX = 2048
-HEADS_KEPT_MAX = 1024
 
 # Tags of protobuf: field << 3 | 2 (bytes).
 _ID = b"\x1a"
@@ -28,15 +25,6 @@ _INFER_RESPONSE = b"\x12"
 
 UNSPEAKABLE = "a string is not valid Unicode, or an integer has more than 64 bits"
 
-# The beginnings of raw contents, by size.
-SIZES_KEPT_MAX = 1024
-
-_heads: dict[tuple[object, ...], bytes] = {}
-# Parameters as they are sent, by their text. Those of an ensemble's responses are mostly the same.
-PARAMETERS_KEPT_MAX = 256
-_encoded_parameters: dict[str, bytes] = {}
-_raw_prefixes: dict[int, bytes] = {}
-
 
 def encode_infer(response: InferResponse) -> Parts:
     """The parts of the message, in order. Contents must be bytes or views of bytes.
@@ -44,6 +32,16 @@ def encode_infer(response: InferResponse) -> Parts:
     Raises InferenceError (INTERNAL) for values that protobuf cannot express: invalid text, and numbers of more than 64
     bits.
     """
+    return write_message(response, None) or encode_any(response)
+
+
+def encode_infer_event(response: InferResponse, final: bool) -> Parts:
+    """The same for a message of a stream, which says whether it is the last response to its request."""
+    return write_message(response, final) or _event([*encode_any(response), _final_parameter(final)])
+
+
+def encode_any(response: InferResponse) -> Parts:
+    """The reference of `encode_infer`. If the response has an id, that is the second part."""
     try:
         return _encode(response)
     except (ValueError, TypeError):
@@ -52,33 +50,16 @@ def encode_infer(response: InferResponse) -> Parts:
 
 
 def _encode(response: InferResponse) -> Parts:
-    outputs = response.outputs
-    key: list[object] = [response.model_name, response.model_version]
-    parts: Parts = [b""]
+    parts: Parts = [_head(response)]
     if response.id:
         parts.append(encode_id(response.id))
-    if response.parameters:
-        parts.append(_parameters(response.parameters))
-    for output in outputs:
-        place = output.place
-        # Names are strings and dimensions are numbers, so different responses have different keys.
-        key += (output.name, output.datatype, place, *output.shape)
-        if place is not None:  # clients expect one entry for each output
-            parts.append(raw_prefix(0))
+    parts += [_encode_parameter(name, value) for name, value in response.parameters.items()]
+    for output in response.outputs:
+        if output.place is not None:  # clients expect one entry for each output
+            parts.append(_raw_prefix(0))
             continue
-        data = output.data
-        size = len(data)
-        parts.append(_raw_prefixes.get(size) or raw_prefix(size))
-        parts.append(data)
-    known = tuple(key)
-    head = _heads.get(known)
-    if head is None:
-        head = _head(response)
-        if len(head) <= HEAD_KEPT_BYTES_MAX:
-            if len(_heads) >= HEADS_KEPT_MAX:
-                _heads.clear()
-            _heads[known] = head
-    parts[0] = head
+        parts.append(_raw_prefix(len(output.data)))
+        parts.append(output.data)
     return parts
 
 
@@ -88,17 +69,12 @@ def encode_id(id: str) -> bytes:
     return _ID + varint(len(encoded)) + encoded
 
 
-def final_parameter(final: bool) -> bytes:
-    """The parameter of every response in a stream: whether it is the last one to its request."""
-    return _FINAL if final else _NOT_FINAL
+def _final_parameter(final: bool) -> bytes:
+    return _encode_parameter("triton_final_response", final)
 
 
-def encode_event(parts: Parts) -> Parts:
-    """A message of a stream, around the parts of a response."""
-    size = 0
-    for part in parts:
-        size += len(part)
-    return [_INFER_RESPONSE + varint(size), *parts]
+def _event(parts: Parts) -> Parts:
+    return [_INFER_RESPONSE + varint(sum(map(len, parts))), *parts]
 
 
 def encode_error_event(message: str, model: str, version: str, id: str, final: bool | None) -> bytes:
@@ -117,19 +93,14 @@ def encode_error_event(message: str, model: str, version: str, id: str, final: b
 
 
 def empty_final(model: str, version: int, id: str) -> Parts:
-    """The empty response that ends the responses to a request, for clients that ask for it."""
+    """The event of the empty response that ends the responses to a request, for clients that ask for it."""
     message = ModelInferResponse(model_name=model, model_version=str(version), id=id)
-    return [message.SerializeToString(), _FINAL]
+    return _event([message.SerializeToString(), _final_parameter(True)])
 
 
-def raw_prefix(size: int) -> bytes:
+def _raw_prefix(size: int) -> bytes:
     """The tag and the length before raw contents of `size` bytes."""
-    prefix = _raw_prefixes.get(size)
-    if prefix is None:
-        if len(_raw_prefixes) >= SIZES_KEPT_MAX:
-            _raw_prefixes.clear()
-        prefix = _raw_prefixes[size] = _RAW + varint(size)
-    return prefix
+    return _RAW + varint(size)
 
 
 def varint(value: int) -> bytes:
@@ -161,33 +132,17 @@ def _add_output(message: ModelInferResponse, output: OutputTensor) -> None:
             entry.parameters["shared_memory_offset"].int64_param = place.offset
 
 
-def _parameters(parameters: dict[str, Parameter]) -> bytes:
-    key = repr(parameters)  # it tells True from 1 and 0.0 from -0.0, unlike a comparison
-    known = _encoded_parameters.get(key)
-    if known is None:
-        known = _encode_parameters(parameters)
-        if len(known) <= HEAD_KEPT_BYTES_MAX:
-            if len(_encoded_parameters) >= PARAMETERS_KEPT_MAX:
-                _encoded_parameters.clear()
-            _encoded_parameters[key] = known
-    return known
-
-
-def _encode_parameters(parameters: dict[str, Parameter]) -> bytes:
+def _encode_parameter(name: str, value: Parameter) -> bytes:
+    """One parameter: protobuf does not keep the order of several."""
     message = ModelInferResponse()
-    for name, value in parameters.items():
-        parameter = message.parameters[name]
-        if isinstance(value, bool):
-            parameter.bool_param = value
-        elif isinstance(value, int):
-            parameter.int64_param = value
-        elif isinstance(value, float):
-            parameter.double_param = value
-        else:
-            parameter.string_param = value
+    parameter = message.parameters[name]
+    if isinstance(value, bool):
+        parameter.bool_param = value
+    elif isinstance(value, int):
+        parameter.int64_param = value
+    elif isinstance(value, float):
+        parameter.double_param = value
+    else:
+        parameter.string_param = value
     serialized: bytes = message.SerializeToString()
     return serialized
-
-
-_FINAL = _parameters({"triton_final_response": True})
-_NOT_FINAL = _parameters({"triton_final_response": False})

@@ -22,9 +22,7 @@ from pyruntime.runtime.frontends.grpc.infer_response import (
     Parts,
     empty_final,
     encode_error_event,
-    encode_event,
-    encode_infer,
-    final_parameter,
+    encode_infer_event,
 )
 from pyruntime.runtime.frontends.grpc.inferring_call import InferringCall
 from pyruntime.runtime.frontends.grpc.status import STATUS_OF, Status, encoded_head
@@ -182,12 +180,12 @@ class StreamInferCall(InferringCall):
             try:
                 classes = request.options.classes
                 answer = classified(outcome, classes, request.model.spec) if classes else outcome
-                self._send_message([*encode_infer(answer), final_parameter(final)], outcome)
+                self._write(encode_infer_event(answer, final), outcome.release)
             except InferenceError as exc:
                 outcome.release()
                 outcome = exc
         elif outcome is None and final and request.options.empty_final_response and request.model is not None:
-            self._send_message(empty_final(request.model.spec.name, request.model.version, request.id), None)
+            self._write(empty_final(request.model.spec.name, request.model.version, request.id), None)
         if isinstance(outcome, InferenceError):
             if self._ends_at_error:
                 self.fail(STATUS_OF[outcome.code], outcome.message)
@@ -203,9 +201,6 @@ class StreamInferCall(InferringCall):
                 return
         self._end_if_done()
         self._connection.said()
-
-    def _send_message(self, parts: Parts, response: InferResponse | None) -> None:
-        self._write(encode_event(parts), None if response is None else response.release)
 
     def _write(self, parts: Parts, release: Callable[[], None] | None) -> None:
         session = self._connection.session

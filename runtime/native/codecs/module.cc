@@ -19,9 +19,10 @@ bool AddType(PyObject* module, const char* name, PyType_Spec* spec) {
 
 int Execute(PyObject* module) {
   State& state = StateOf(module);
-  state = {PyUnicode_InternFromString("name"), PyUnicode_InternFromString("datatype"),
-           PyUnicode_InternFromString("shape"), PyUnicode_InternFromString("data")};
-  if (state.name == nullptr || state.datatype == nullptr || state.shape == nullptr || state.data == nullptr) return -1;
+  for (size_t number = 0; number < kCount; ++number) {
+    state.names[number] = PyUnicode_InternFromString(kAttributes[number]);
+    if (state.names[number] == nullptr) return -1;
+  }
   return AddType(module, "InferReader", &reader_spec) && AddType(module, "PlainHeadReader", &head_reader_spec) ? 0 : -1;
 }
 
@@ -29,13 +30,14 @@ PyMethodDef functions[] = {
     {"read_target", ReadTarget, METH_O, nullptr},
     {"write_document", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(WriteDocument)), METH_FASTCALL,
      nullptr},
+    {"write_message", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(WriteMessage)), METH_FASTCALL,
+     nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void*>(Execute)}, {0, nullptr}};
 
 void Free(void* module) {
-  State& state = StateOf(static_cast<PyObject*>(module));
-  for (PyObject* each : {state.name, state.datatype, state.shape, state.data}) Py_XDECREF(each);
+  for (PyObject* name : StateOf(static_cast<PyObject*>(module)).names) Py_XDECREF(name);
 }
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_codecs", nullptr, sizeof(State), functions, slots, nullptr, nullptr,

@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads the fields of a message of protobuf: varints, and what has a length.
+// Reads and writes the fields of a message of protobuf: varints, and what has a length.
 
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace pyruntime {
@@ -65,6 +66,20 @@ bool ForEachField(std::string_view message, Take take) {
     if (!take(field)) return false;
   }
   return true;
+}
+
+inline void AddVarint(uint64_t value, std::string* out) {
+  while (value > 0x7f) {
+    *out += static_cast<char>(value | 0x80);
+    value >>= 7;
+  }
+  *out += static_cast<char>(value);
+}
+
+inline void AddBytesField(uint32_t number, std::string_view bytes, std::string* out) {
+  AddVarint(number << 3 | 2, out);
+  AddVarint(bytes.size(), out);
+  *out += bytes;
 }
 
 }  // namespace pyruntime

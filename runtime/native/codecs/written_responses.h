@@ -8,17 +8,20 @@
 
 namespace pyruntime {
 
-// The names of the attributes of an output.
+// The attributes of responses and of outputs.
+enum Attribute { kName, kDatatype, kShape, kData, kPlace, kId, kModelName, kModelVersion, kOutputs, kParameters, kCount };
+constexpr const char* kAttributes[kCount] = {"name", "datatype",   "shape",         "data",    "place",
+                                             "id",   "model_name", "model_version", "outputs", "parameters"};
+
+// The names of the attributes.
 struct State {
-  PyObject* name;
-  PyObject* datatype;
-  PyObject* shape;
-  PyObject* data;
+  PyObject* names[kCount];
 };
 
 inline State& StateOf(PyObject* module) { return *static_cast<State*>(PyModule_GetState(module)); }
 
 // The functions of the module that write responses, as Python calls them.
 PyObject* WriteDocument(PyObject* module, PyObject* const* arguments, Py_ssize_t count);
+PyObject* WriteMessage(PyObject* module, PyObject* const* arguments, Py_ssize_t count);
 
 }  // namespace pyruntime

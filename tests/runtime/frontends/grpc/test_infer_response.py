@@ -1,27 +1,34 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Responses encoded by hand, read by tritonclient's classes."""
+"""Responses encoded by hand and by native code, read by tritonclient's classes."""
+
+import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from pyruntime.runtime.frontends.grpc import infer_response
 from pyruntime.runtime.frontends.grpc.infer_response import (
     empty_final,
+    encode_any,
     encode_error_event,
-    encode_event,
     encode_infer,
-    final_parameter,
+    encode_infer_event,
     varint,
 )
+from pyruntime.runtime.native._codecs import write_message
 from pyruntime.runtime.requests.types import InferResponse, OutputPlace, OutputTensor
 from pyruntime.utils.errors import Code, InferenceError
 
 
+def joined(parts):
+    return b"".join(map(bytes, parts))
+
+
 def read(parts):
-    return service_pb2.ModelInferResponse.FromString(b"".join(map(bytes, parts)))
+    return service_pb2.ModelInferResponse.FromString(joined(parts))
 
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -32,8 +39,10 @@ OUTPUTS = st.lists(st.tuples(NAMES, NAMES, st.lists(st.integers(0, 2**63 - 1), m
 @given(NAMES, st.integers(1, 2**40), NAMES, st.dictionaries(NAMES, VALUES, max_size=4), OUTPUTS)
 def test_whatever_a_model_answers(model, version, id, parameters, outputs):
     tensors = [OutputTensor(name, kind, shape, memoryview(data)) for name, kind, shape, data in outputs]
-    for _ in range(2):  # the second time from memory
-        message = read(encode_infer(InferResponse(model, version, id, tensors, parameters)))
+    response = InferResponse(model, version, id, tensors, parameters)
+    assert joined(write_message(response, None)) == joined(encode_any(response))
+    for encode in (encode_infer, encode_any):
+        message = read(encode(response))
         assert (message.model_name, message.model_version, message.id) == (model, str(version), id)
         found = {
             name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in message.parameters.items()
@@ -65,56 +74,66 @@ def test_outputs_in_shared_memory():
     assert third.parameters["shared_memory_offset"].int64_param == 16
 
 
-def test_heads_that_look_alike():
-    """A remembered head is not used for another response."""
-    seen = set()
-    for names in (["A", "B"], ["A"], ["AB"], []):
-        for shape in ([], [1], [1, 2], [12]):
-            outputs = [OutputTensor(name, "INT8", shape, b"") for name in names]
-            for model in ("m", "n"):
-                for version in (1, 12):
-                    seen.add(read(encode_infer(InferResponse(model, version, "", outputs))).SerializeToString())
-    assert len(seen) == 3 * 4 * 4 + 4
+@pytest.mark.parametrize("value", [1, True, 1.0, "1", 0.0, -0.0, 0, False, "", "0", -(2**63), math.inf, math.nan])
+def test_parameters_that_look_alike(value):
+    response = InferResponse("m", 1, "", [], {"a": value, "b": 1})
+    assert joined(write_message(response, None)) == joined(encode_any(response))
+    parameter = read(encode_infer(response)).parameters["a"]
+    found = getattr(parameter, parameter.WhichOneof("parameter_choice"))
+    assert (type(found), repr(found)) == (type(value), repr(value))
 
 
-def test_what_is_remembered_is_limited():
-    for number in range(infer_response.HEADS_KEPT_MAX + 10):
-        output = OutputTensor("A", "INT8", [number], bytes(number))
-        assert read(encode_infer(InferResponse("m", 1, "", [output]))).outputs[0].shape == [number]
-    assert len(infer_response._heads) <= infer_response.HEADS_KEPT_MAX
-    assert len(infer_response._raw_prefixes) <= infer_response.SIZES_KEPT_MAX
-
-
-def test_parameters_that_look_alike():
-    """Parameters are remembered by what they are, not by what they are equal to."""
-    for value in (1, True, 1.0, "1", 0.0, -0.0, 0, False, "", "0"):
-        for _ in range(2):
-            answer = read(encode_infer(InferResponse("m", 1, "", [], {"a": value})))
-            parameter = answer.parameters["a"]
-            found = getattr(parameter, parameter.WhichOneof("parameter_choice"))
-            assert (type(found), repr(found)) == (type(value), repr(value))
-    for number in range(infer_response.PARAMETERS_KEPT_MAX + 10):
-        answer = read(encode_infer(InferResponse("m", 1, "", [], {"a": number})))
-        assert answer.parameters["a"].int64_param == number
-    assert len(infer_response._encoded_parameters) <= infer_response.PARAMETERS_KEPT_MAX
-
-
-@pytest.mark.parametrize("parameters", [{"a": "\ud800"}, {"a": 2**63}, {"\ud800": 1}])
+@pytest.mark.parametrize("parameters", [{"a": "\ud800"}, {"a": 2**63}, {"\ud800": 1}, {"a": None}])
 def test_what_protobuf_cannot_express(parameters):
     with pytest.raises(InferenceError) as caught:
         encode_infer(InferResponse("m", 1, "", [], parameters))
     assert caught.value.code is Code.INTERNAL
 
 
+@pytest.mark.parametrize(
+    "response",
+    [
+        InferResponse("\ud800", 1, "", []),
+        InferResponse("m", 1, "\ud800", []),
+        InferResponse("m", 1, "", [OutputTensor("\ud800", "INT8", [1], b"x")]),
+        InferResponse("m", 1, "", [OutputTensor("A", "INT8", [2**63], b"x")]),
+        InferResponse("m", 1, "", [OutputTensor("A", "INT8", [1], b"", place=OutputPlace("r", 0, 1, None))]),
+        InferResponse("m", 1, "", [OutputTensor("A", "INT8", (1,), b"x")]),
+        InferResponse("m", 1, "", (), {"a": 1}),
+    ],
+    ids=["model", "id", "name", "shape", "place", "tuple", "tuples"],
+)
+def test_responses_that_native_code_leaves_to_the_reference(response):
+    assert write_message(response, None) is None
+    assert write_message(response, True) is None
+
+
+@pytest.mark.parametrize("arguments", [(), (1, None), (InferResponse("m", 1, "", []),)])
+def test_what_is_no_response(arguments):
+    with pytest.raises((TypeError, AttributeError)):
+        write_message(*arguments)
+
+
 @pytest.mark.parametrize("final", [False, True])
-def test_events(final):
-    parts = encode_infer(InferResponse("m", 1, "7", [OutputTensor("A", "INT8", [300], bytes(300))]))
-    data = b"".join(encode_event([*parts, final_parameter(final)]))
-    event = service_pb2.ModelStreamInferResponse.FromString(data)
+@pytest.mark.parametrize("place", [None, OutputPlace("r", 0, 300, None)], ids=["native", "reference"])
+def test_events(final, place):
+    response = InferResponse("m", 1, "7", [OutputTensor("A", "INT8", [300], bytes(300), place=place)], {"a": 1})
+    parts = encode_infer_event(response, final)
+    event = service_pb2.ModelStreamInferResponse.FromString(joined(parts))
     assert event.error_message == ""
     assert event.infer_response.id == "7"
     assert event.infer_response.parameters["triton_final_response"].bool_param is final
-    assert event.infer_response.raw_output_contents == [bytes(300)]
+    assert event.infer_response.parameters["a"].int64_param == 1
+    assert event.infer_response.raw_output_contents == [b"" if place else bytes(300)]
+
+
+@given(NAMES, NAMES, st.dictionaries(NAMES, VALUES, max_size=2), OUTPUTS, st.booleans())
+def test_events_have_the_same_bytes_from_native_code(model, id, parameters, outputs, final):
+    tensors = [OutputTensor(*each) for each in outputs]
+    response = InferResponse(model, 1, id, tensors, parameters)
+    # Native code reads lists only.
+    elsewhere = replace(response, outputs=(*tensors,))
+    assert joined(encode_infer_event(response, final)) == joined(encode_infer_event(elsewhere, final))
 
 
 def test_errors():
@@ -127,7 +146,8 @@ def test_errors():
 
 
 def test_the_end_that_has_nothing_else():
-    message = read(empty_final("m", 3, "7"))
+    event = service_pb2.ModelStreamInferResponse.FromString(joined(empty_final("m", 3, "7")))
+    message = event.infer_response
     assert (message.model_name, message.model_version, message.id) == ("m", "3", "7")
     assert message.parameters["triton_final_response"].bool_param
     assert not message.outputs

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from typing_extensions import Buffer
 
 from pyruntime.runtime.frontends.http.request_head import Head
+from pyruntime.runtime.header_pattern import Forwarded
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.request_codec import TensorRef
 
@@ -31,6 +32,14 @@ class PlainHeadReader:
         bodies in chunks or compressed ones, `Expect`, `Upgrade`, `Connection` with another value than `keep-alive`,
         weights in `Accept-Encoding`, and the format of a load report. All other headers have no effect.
         """
+
+def read_call(packed: bytes, /) -> tuple[str, bytes, str, bytes, Forwarded, str, str] | None:
+    """The head of a call of gRPC, whose headers are packed as _http2.pyi says: the fields of CallHead.
+
+    Nothing of it is forwarded to the model. Accepted are calls whose content type is `application/grpc` or
+    `application/grpc+proto`, and whose encoding is known; not accepted are headers that matter and are there twice, and
+    the format of a load report.
+    """
 
 def read_target(message: Buffer, /) -> tuple[str, int, str, int] | None:
     """The target of a ModelInferRequest: `(model, version, id, size)`.

@@ -64,7 +64,7 @@ class CallConnection(Protocol[S_co]):
 
     def over(self, stream: int) -> None: ...
 
-    def repeats(self, head: object) -> None: ...
+    def repeats(self, head: bytes) -> None: ...
 
     def call_later(self, delay_s: float, call_back: Callable[[], None]) -> Callable[[], None]: ...
 
@@ -137,7 +137,7 @@ class LoggedCalls(Generic[S_co]):
         _LOG.debug("gRPC call: %s ended after %.3f ms", self._path, _since_ms(self._begun_ns))
         self._connection.over(stream)
 
-    def repeats(self, head: object) -> None:
+    def repeats(self, head: bytes) -> None:
         """See Connection."""
         self._connection.repeats(head)
 

@@ -61,8 +61,8 @@ class Connection(Protocol):
     def over(self, stream: int) -> None:
         """The call on this stream is over: later events of the stream are dropped."""
 
-    def repeats(self, head: object) -> None:
-        """A call with this CallHead was answered by its message: see repeated_requests.py."""
+    def repeats(self, head: bytes) -> None:
+        """A call with this packed head was answered by its message: see repeated_requests.py."""
 
     def call_later(self, delay_s: float, call_back: Callable[[], None]) -> Callable[[], None]:
         """Call back after `delay_s` seconds. The returned function cancels this."""

@@ -80,8 +80,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
     # events are handled, are sent together afterwards.
     _receiving = False
     _timer: asyncio.TimerHandle | None = None
-    # The CallHead of the last call that was answered by its message, until a message with this head has no answer.
-    _repeated: object = None
+    # The packed head of the last call that was answered by its message, until a message with this head has no answer.
+    _repeated: bytes | None = None
     # `_kept` or `_rest` is handled in a later turn of the event loop.
     _waits_for_turn = False
 
@@ -269,7 +269,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def _is_answered(self, stream: int, request: Any, following: list[Event]) -> bool:
         """Answer a call without making one, if the next event is its message, and there is an answer to it."""
         packed, timeout_ns = request
-        if not following or self._read_head(packed) is not self._repeated or timeout_ns < -1:
+        if not following or packed != self._repeated or timeout_ns < -1:
             return False
         ((kind, of, message, _),) = following
         if kind != _MESSAGE or of != stream:
@@ -347,7 +347,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         """See call.Connection."""
         self._calls.pop(stream, None)
 
-    def repeats(self, head: object) -> None:
+    def repeats(self, head: bytes) -> None:
         """See call.Connection."""
         self._repeated = head
 

@@ -2,20 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the head of a call: its procedure, the compression of its messages, and its metadata. (pure)
 
-A client sends the same head repeatedly, as the deadline is not part of it here, so heads are remembered.
+Native code reads plain heads; the reference here reads all of them. Metadata is parsed when somebody asks for it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pyruntime.runtime.frontends.grpc.status import http_error, unsupported_encoding
 from pyruntime.runtime.header_pattern import Forwarded, HeaderPattern
+from pyruntime.runtime.native._codecs import read_call
 from pyruntime.runtime.observe.load_report import FORMAT_HEADER, load_format
-
-# How many heads are remembered, and the largest one that is: 4 MiB, with their parsed forms.
-HEADS_KEPT_MAX = 512
-HEAD_KEPT_BYTES_MAX = 2048
 
 ENCODINGS = ("identity", "gzip", "deflate")
 
@@ -28,54 +25,54 @@ Encoding = tuple[str, int]
 # Headers of HTTP and of gRPC itself, which are no metadata.
 _NO_METADATA = (":", "grpc-")
 _OF_HTTP = ("content-type", "te")
-_TRACE_CONTEXT = b"traceparent\x00"
 
 
-@dataclass(frozen=True, slots=True)
-class CallHead:
+class CallHead(NamedTuple):
     """One call's head. `refusal` is the packed response to a request that is no gRPC call, b"" for a call.
 
-    `encoding` is that of compressed messages, `accepts` are those that the client accepts. `metadata` is the
-    client's own, by name in small letters; several values of one name are joined by ",". `forwarded` are those of them
-    that go to the model, and `traceparent` is a trace context, "" for none. `load_format` is the format of the load
-    report that the client asks for, "" for none.
+    `packed` are all headers. `encoding` is that of compressed messages. `forwarded` is the metadata that goes to the
+    model, and `traceparent` is a trace context, "" for none. `load_format` is the format of the load report that the
+    client asks for, "" for none. Native code makes such tuples.
     """
 
     path: str
+    packed: bytes = b""
     encoding: str = "identity"
-    accepts: frozenset[str] = frozenset()
-    metadata: dict[str, str] = field(default_factory=dict)
     refusal: bytes = b""
     forwarded: Forwarded = ()
     traceparent: str = ""
     load_format: str = ""
 
+    @property
+    def accepts(self) -> frozenset[str]:
+        """The encodings that the client accepts."""
+        accepted = _unpack(self.packed).get("grpc-accept-encoding", "")
+        return frozenset(text.strip() for text in accepted.split(","))
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The client's own headers, by name in small letters; several values of one name are joined by ","."""
+        return _metadata(_unpack(self.packed))
+
 
 class HeadReader:
-    """Reads heads, and remembers them. `pattern` says which metadata is forwarded: see header_pattern.py."""
+    """Reads heads. `pattern` says which metadata is forwarded: see header_pattern.py."""
 
     def __init__(self, pattern: str = "") -> None:
-        self._pattern = HeaderPattern(pattern)
-        self._heads: dict[bytes, CallHead] = {}
+        self._pattern = HeaderPattern(pattern) if pattern else None
 
     def read(self, packed: bytes) -> CallHead:
         """The head in a packed list of headers: see native/_http2.pyi."""
-        heads = self._heads
-        head = heads.get(packed)
-        if head is None:
-            head = self._read(packed)
-            # A head with a trace context does not come again.
-            if len(packed) <= HEAD_KEPT_BYTES_MAX and _TRACE_CONTEXT not in packed:
-                if len(heads) >= HEADS_KEPT_MAX:
-                    heads.clear()
-                heads[packed] = head
-        return head
+        fields = read_call(packed)
+        if fields is None:
+            return self.read_any(packed)
+        # As the constructor does, which costs a call.
+        head = tuple.__new__(CallHead, fields)
+        return head if self._pattern is None else head._replace(forwarded=self._pattern.select(head.metadata.items()))
 
-    def _read(self, packed: bytes) -> CallHead:
-        fields = packed.decode("latin-1").split("\0")
-        headers: dict[str, str] = {}
-        for name, value in zip(fields[::2], fields[1::2], strict=False):
-            headers[name] = f"{headers[name]},{value}" if name in headers else value
+    def read_any(self, packed: bytes) -> CallHead:
+        """The reference of `read`."""
+        headers = _unpack(packed)
         encoding = headers.get("grpc-encoding", "identity")
         refusal = b""
         if headers.get(":method") != "POST":
@@ -84,14 +81,24 @@ class HeadReader:
             refusal = http_error(415)
         elif encoding not in ENCODINGS:
             refusal = unsupported_encoding(encoding)
-        accepts = frozenset(text.strip() for text in headers.get("grpc-accept-encoding", "").split(","))
-        metadata = {
-            name: value for name, value in headers.items() if not name.startswith(_NO_METADATA) and name not in _OF_HTTP
-        }
-        forwarded = self._pattern.select(metadata.items())
+        forwarded = () if self._pattern is None else self._pattern.select(_metadata(headers).items())
         traceparent = headers.get("traceparent", "")
         form = load_format(headers.get(FORMAT_HEADER, ""))
-        return CallHead(headers.get(":path", ""), encoding, accepts, metadata, refusal, forwarded, traceparent, form)
+        return CallHead(headers.get(":path", ""), packed, encoding, refusal, forwarded, traceparent, form)
+
+
+def _unpack(packed: bytes) -> dict[str, str]:
+    fields = packed.decode("latin-1").split("\0")
+    headers: dict[str, str] = {}
+    for name, value in zip(fields[::2], fields[1::2], strict=False):
+        headers[name] = f"{headers[name]},{value}" if name in headers else value
+    return headers
+
+
+def _metadata(headers: dict[str, str]) -> dict[str, str]:
+    return {
+        name: value for name, value in headers.items() if not name.startswith(_NO_METADATA) and name not in _OF_HTTP
+    }
 
 
 def _is_grpc(content_type: str) -> bool:

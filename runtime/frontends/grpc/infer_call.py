@@ -95,7 +95,7 @@ class InferCall(InferringCall):
         if answer is None:
             self._repeatable = Repeatable(key, id, len(message))
             return False
-        self._connection.repeats(self._head)
+        self._connection.repeats(self._head.packed)
         self._connection.session.respond(self._stream, HEAD, answer.parts(id), OK_TRAILERS)
         self._end()
         return True

@@ -26,9 +26,6 @@ struct InferReader {
   Ref no_parameters;
 };
 
-// As in repository/lifecycle.py: the version that is left to the server.
-constexpr long long kLatest = -1;
-
 struct InferReaderObject {
   PyObject_HEAD
   std::unique_ptr<InferReader> reader;
@@ -195,16 +192,6 @@ PyType_Slot reader_slots[] = {
 };
 
 }  // namespace
-
-PyObject* ReadTarget(PyObject*, PyObject* argument) {
-  const View message(argument);
-  if (!message) return nullptr;
-  MessageTarget target;
-  if (!ReadMessageTarget(message.bytes(), &target)) Py_RETURN_NONE;
-  PyObject* read = Tuple({Text(target.model), PyLong_FromLongLong(target.version > 0 ? target.version : kLatest),
-                          Text(target.id), PyLong_FromUnsignedLongLong(target.contents_bytes)});
-  return read == nullptr ? NoneIf(PyExc_UnicodeDecodeError) : read;
-}
 
 PyType_Spec reader_spec = {"pyruntime.runtime.native._codecs.InferReader", sizeof(InferReaderObject), 0,
                            Py_TPFLAGS_DEFAULT, reader_slots};

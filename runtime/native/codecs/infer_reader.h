@@ -11,7 +11,4 @@ namespace pyruntime {
 // The type InferReader.
 extern PyType_Spec reader_spec;
 
-// The function read_target, as Python calls it.
-PyObject* ReadTarget(PyObject* module, PyObject* message);
-
 }  // namespace pyruntime

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The module pyruntime.runtime.native._codecs, which _codecs.pyi describes. Only this file, head_reader.cc,
-// infer_reader.cc and written_responses.cc know Python.
+// The module pyruntime.runtime.native._codecs, which _codecs.pyi describes. Only this file, *_reader.cc and
+// written_responses.cc know Python.
 
+#include "call_reader.h"
 #include "head_reader.h"
 #include "infer_reader.h"
 #include "objects.h"
@@ -27,6 +28,7 @@ int Execute(PyObject* module) {
 }
 
 PyMethodDef functions[] = {
+    {"read_call", ReadCall, METH_O, nullptr},
     {"read_target", ReadTarget, METH_O, nullptr},
     {"write_document", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(WriteDocument)), METH_FASTCALL,
      nullptr},

@@ -6,8 +6,12 @@
 // The ID of a request may select another action:
 //
 //   end      sends the final response to the request that is being answered
-//   report   returns OUT (INT64 [2]), the number of sent responses and of ended threads, with the last error of the
-//            server as the parameter "told"
+//   report   returns OUT (INT64 [4]): the number of sent responses, of ended threads and of responses that threads have
+//            begun to send, and the number of the latest thread; with the last error of the server as the parameter
+//            "told"
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -38,6 +42,8 @@ struct Instance {
   std::vector<std::thread> threads;
   std::atomic<int64_t> sent{0};
   std::atomic<int64_t> ended{0};
+  std::atomic<int64_t> begun{0};
+  std::atomic<int64_t> thread{0};
   std::mutex mutex;
   std::string told;
   Factory latest;
@@ -65,6 +71,7 @@ struct Instance {
       Must(TRITONBACKEND_OutputBuffer(pad, &buffer, work.bytes, &type, &type_id));
     }
     const testing::Error error(work.is_error ? testing::Fail("no. " + std::to_string(number)) : nullptr);
+    ++begun;
     const std::string what = testing::Told(TRITONBACKEND_ResponseSend(response, 0, error.get()));
     if (!what.empty()) Tell(what);
     return what.empty();
@@ -72,6 +79,7 @@ struct Instance {
 
   void Run(const Work& work) {
     int64_t number = 0;
+    thread = syscall(SYS_gettid);
     while (number < work.count && Send(work, number)) {
       ++number;
       ++sent;
@@ -82,9 +90,9 @@ struct Instance {
 };
 
 void Report(Instance* state, TRITONBACKEND_Request* request) {
-  const int64_t numbers[] = {state->sent, state->ended};
+  const int64_t numbers[] = {state->sent, state->ended, state->begun, state->thread};
   TRITONBACKEND_Response* response = testing::ResponseOf(request);
-  Must(testing::WriteOutput(response, "OUT", TRITONSERVER_TYPE_INT64, {2}, numbers, sizeof numbers));
+  Must(testing::WriteOutput(response, "OUT", TRITONSERVER_TYPE_INT64, {4}, numbers, sizeof numbers));
   {
     const std::lock_guard<std::mutex> lock(state->mutex);
     Must(TRITONBACKEND_ResponseSetStringParameter(response, "told", state->told.c_str()));

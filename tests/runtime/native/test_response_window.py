@@ -34,26 +34,38 @@ def flood(backend, request_of):
 
 @pytest.fixture
 def report(backend, request_of):
-    """`report(id="report")`: the number of sent responses, of ended threads, and the last error of the server."""
+    """`report(id="report")`: the numbers of sent responses and of ended threads, the last error of the server, the
+    number of responses that threads have begun to send, and that of the latest thread.
+    """
 
     def report(id="report"):
         (job,) = backend.run(request_of(id))
         ((_, failure, outputs, parameters),) = job.responses
         assert failure is None
-        sent, ended = struct.unpack("<qq", bytes(outputs[0][3]))
-        return sent, ended, parameters["told"]
+        sent, ended, begun, thread = struct.unpack("<qqqq", bytes(outputs[0][3]))
+        return sent, ended, parameters["told"], begun, thread
 
     return report
 
 
 @pytest.fixture
 def wait_sent(report):
-    """Wait until so many responses were sent: `sent` is counted after Python may have seen the response."""
+    """Wait until so many responses were sent and the one thread that sends waits, or has ended, with the next one.
+
+    `sent` is counted after Python may have seen the response. A thread that does not wait yet would still go on when
+    the client takes one.
+    """
+
+    def is_asleep(thread):
+        with open(f"/proc/self/task/{thread}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "S"
 
     def wait_sent(count):
-        while (sent := report()[0]) < count:
-            pass
-        assert sent == count
+        while True:
+            sent, ended, _, begun, thread = report()
+            assert sent <= count
+            if sent == count and (ended or (begun > count and is_asleep(thread))):
+                return
 
     return wait_sent
 

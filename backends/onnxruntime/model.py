@@ -16,15 +16,17 @@ import triton_python_backend_utils as pb_utils
 
 from pyruntime.backends.onnxruntime.contents import read_contents
 from pyruntime.backends.onnxruntime.options import Provider, SessionSettings, providers, session_settings
-from pyruntime.backends.onnxruntime.sharing import SHARED_BYTES_MIN, WEIGHTS, SharedModel, share, weight_bytes
+from pyruntime.backends.onnxruntime.sharing import WEIGHTS, share, weight_bytes
 from pyruntime.backends.onnxruntime.tensors import describe, describe_error
 from pyruntime.backends.toolkit.batching import BatchExecutor
 from pyruntime.backends.toolkit.completion import check_tensors, complete
 from pyruntime.backends.toolkit.files import find_libraries, find_model_file, kept_libraries, unloadable
 from pyruntime.backends.toolkit.frameworks import explain_library, import_framework
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
+from pyruntime.backends.toolkit.shared_files import SHARED_BYTES_MIN, SharedFile
 from pyruntime.backends.toolkit.texts import TextArrays
 from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
+from pyruntime.backends.toolkit.weights import KeptWeights
 from pyruntime.utils.errors import LoadError, PyruntimeError
 
 FILENAME = "model.onnx"
@@ -63,7 +65,8 @@ class TritonPythonModel:
         version_dir = os.path.join(args["model_repository"], args["model_version"])
         path = _find_file(settings, version_dir)
         # What instances share goes with the last of them; None if each has a copy of its own.
-        self._shared: Optional[SharedModel] = None
+        self._shared: Optional[SharedFile] = None
+        self._weights: Optional[KeptWeights] = None
         may_share = used == [_CPU] and _may_share(settings, path, wanted)
         opened = _open_shared(onnxruntime, settings, version_dir, path, wanted) if may_share else None
         if opened is None:
@@ -87,15 +90,17 @@ class TritonPythonModel:
         names = [tensor.name for tensor in settings.outputs]
         batches = settings.max_batch_size > 0
         self._batches = BatchExecutor(self._run, TextArrays("ONNX"), names, batches, settings.states)
+        self._weights = KeptWeights(settings, version_dir)
 
     def execute(self, requests: List[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
         """Execute the requests by one call of the session, if their shapes agree."""
         return self._batches.execute(requests)
 
     def finalize(self) -> None:
-        """Give up the part in a model that instances share."""
-        if self._shared is not None:
-            self._shared.close()
+        """Give up the part in a model, or the weights, that instances share."""
+        for shared in (self._shared, self._weights):
+            if shared is not None:
+                shared.close()
 
     def _run(self, inputs: Dict[str, Any], names: List[str]) -> Mapping[str, Any]:
         try:
@@ -159,7 +164,7 @@ def _may_share(settings: Settings, path: str, wanted: SessionSettings) -> bool:
 
 def _open_shared(
     onnxruntime: Any, settings: Settings, version_dir: str, path: str, wanted: SessionSettings
-) -> Optional[Tuple[SharedModel, Any]]:
+) -> Optional[Tuple[SharedFile, Any]]:
     """The rearranged model that all instances share, and its session; None if that is not possible."""
 
     def write(made: str) -> None:

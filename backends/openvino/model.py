@@ -24,6 +24,7 @@ from pyruntime.backends.toolkit.frameworks import explain_library, import_framew
 from pyruntime.backends.toolkit.padding import padded_call
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
 from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
+from pyruntime.backends.toolkit.weights import KeptWeights
 from pyruntime.utils.errors import LoadError
 
 FILENAMES = ["model.xml", "model.onnx"]
@@ -67,10 +68,16 @@ class TritonPythonModel:
         names = [tensor.name for tensor in settings.outputs]
         batches = settings.max_batch_size > 0
         self._batches = BatchExecutor(self._run, OpenvinoArrays(), names, batches, settings.states)
+        # What instances share goes with the last of them.
+        self._weights = KeptWeights(settings, version_dir)
 
     def execute(self, requests: List[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
         """Execute the requests by one inference of OpenVINO, if their shapes agree."""
         return self._batches.execute(requests)
+
+    def finalize(self) -> None:
+        """Give up the weights that instances share."""
+        self._weights.close()
 
     def _run(self, inputs: Dict[str, Any], names: List[str]) -> Mapping[str, Any]:
         def call(arrays: Dict[str, Any]) -> Mapping[str, Any]:

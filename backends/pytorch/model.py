@@ -37,6 +37,7 @@ from pyruntime.backends.toolkit.files import find_libraries, find_model_file, ke
 from pyruntime.backends.toolkit.frameworks import explain_library, import_framework, maker_of, of_another
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
 from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
+from pyruntime.backends.toolkit.weights import KeptWeights
 from pyruntime.utils.errors import ConfigError, LoadError
 
 
@@ -102,6 +103,8 @@ class TritonPythonModel:
         is_on_gpu = device is not None and device.type == "cuda"
         self._on_device = partial(torch.cuda.device, device) if is_on_gpu else nullcontext
         self._no_gradients = torch.inference_mode if self._options.inference_mode else torch.no_grad
+        # What instances share goes with the last of them.
+        self._weights = KeptWeights(settings, version_dir)
 
     def execute(self, requests: List[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
         """Execute the requests by one call of the model, if their shapes agree."""
@@ -110,6 +113,10 @@ class TritonPythonModel:
         if self._options.cache_cleaning and self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()
         return responses
+
+    def finalize(self) -> None:
+        """Give up the weights that instances share."""
+        self._weights.close()
 
     def _run(self, inputs: Dict[str, Any], names: List[str]) -> Mapping[str, Any]:
         taken = {name: to_model(value, name) for name, value in inputs.items()}

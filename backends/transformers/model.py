@@ -20,6 +20,7 @@ from pyruntime.backends.toolkit.devices import torch_device
 from pyruntime.backends.toolkit.settings import Settings, read_settings
 from pyruntime.backends.toolkit.text import check_text_config, complete_text_config
 from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
+from pyruntime.backends.toolkit.weights import KeptWeights
 from pyruntime.backends.transformers.generation import TextGeneration
 from pyruntime.backends.transformers.loading import Loader
 from pyruntime.backends.transformers.options import read_options
@@ -62,6 +63,8 @@ class TritonPythonModel:
             self._served = TextGeneration(settings, options, loader, device)
         else:
             self._served = Pipeline(task, settings, loader, device)
+        # What instances share goes with the last of them. Files of a hub's cache are never written to again.
+        self._weights = KeptWeights(settings, options.model) if options.is_local else None
 
     def execute(self, requests: list[pb_utils.InferenceRequest]) -> Any:
         """Execute the requests: a list of responses, or for text a coroutine that answers by response senders."""
@@ -70,6 +73,8 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Free what the model has."""
         self._served.close()
+        if self._weights is not None:
+            self._weights.close()
 
 
 def _threads(settings: Settings) -> int:

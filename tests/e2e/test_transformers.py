@@ -4,6 +4,7 @@
 
 import functools
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -33,6 +34,7 @@ def server(serving, wait_until, tmp_path_factory):
     tiny_models.language_model(version)
     with serving(repository, ready=False) as server:
         wait_until(lambda: server.process.poll() is not None or server.is_ready(), READY_S)
+        server.weights = version / "model.safetensors"
         yield server
 
 
@@ -56,6 +58,12 @@ def greedy(server, prompt, stream=True, count=FULL, **more):
 
 def text_of(events):
     return "".join(each["text_output"] for each in events)
+
+
+def test_weights_do_not_change_with_their_file(server, generated):
+    """The model computes, here and in all tests that follow, as it was loaded."""
+    os.truncate(server.weights, 0)
+    assert text_of(greedy(server, PROMPTS[0])) == generated(PROMPTS[0])
 
 
 def test_requests_at_the_same_time(server, generated):

@@ -11,14 +11,12 @@ import sys
 
 import pytest
 
-from pyruntime.utils import private_libraries as module
-from pyruntime.utils.private_libraries import mappings
-
 pytestmark = pytest.mark.processes
 
 LOAD = """
 import ctypes, os, shutil, sys
-from pyruntime.utils.private_libraries import LoadedLibraries, mappings, private_libraries
+from pyruntime.utils.private_libraries import LoadedLibraries, private_libraries
+from pyruntime.utils.private_mappings import mappings
 
 folder = sys.argv[1]
 ours, neighbour = (os.path.join(folder, name) for name in ("libreplaced.so", "libneighbour.so"))
@@ -157,13 +155,3 @@ print(names(), "because it cannot be copied: Input/output error" in warnings[0],
 os._exit(0)  # before its destructors run
 """
     assert run(code) == ["['libneighbour.so'] True"]
-
-
-def test_files_that_are_gone_are_no_mappings(tmp_path):
-    """Nobody writes to them. Names are those of the files."""
-    path = tmp_path / "a\nb"
-    path.write_bytes(b"x" * 10)
-    with open(path) as file, module.mmap.mmap(file.fileno(), 0, prot=module.mmap.PROT_READ):
-        assert [each.flags for each in mappings() if each.path == str(path)] == ["r--s"]
-        path.unlink()
-        assert not [each for each in mappings() if "a\nb" in each.path]

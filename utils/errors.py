@@ -18,7 +18,10 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """Triton's error codes, with the numbers of `TritonError` in a model.py."""
+    """Triton's error codes, with the numbers of `TritonError` in a model.py.
+
+    DEADLINE_EXCEEDED is not Triton's: an execution has taken longer than its model permits.
+    """
 
     UNKNOWN = 0
     INTERNAL = 1
@@ -28,6 +31,7 @@ class Code(IntEnum):
     UNSUPPORTED = 5
     ALREADY_EXISTS = 6
     CANCELLED = 7
+    DEADLINE_EXCEEDED = 8
 
     @property
     def words(self) -> str:

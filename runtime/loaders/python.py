@@ -55,6 +55,7 @@ from pyruntime.runtime.memory.requests import RequestMemory, RequestSlot
 from pyruntime.runtime.observe.statistics import MemoryUsage
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.draft import Draft
+from pyruntime.runtime.repository.execution_timeout import execution_timeout_ms
 from pyruntime.runtime.repository.instance_mode import InstanceProcess
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.addresses import address
@@ -249,6 +250,7 @@ class PythonLoader:
                 grants is not None and bool(instance.needs),
                 sight.variables,
                 instance.device_id if instance.kind == "GPU" else None,
+                execution_timeout_ms(spec),
             )
             instances.append(PythonInstance(plan, model.scheduler, self._tasks))
         return instances

@@ -17,6 +17,7 @@ from typing import Literal
 
 from pyruntime.runtime.config.backends import FORMATS
 from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.instances.stub.execution_timer import PARAMETER as EXECUTION_TIMEOUT
 from pyruntime.runtime.repository.paths import path_below
 from pyruntime.runtime.suggestions import similar
 from pyruntime.utils.errors import ConfigError, LoadError
@@ -65,7 +66,7 @@ def find_backend(spec: ModelSpec, model_dir: str, version: int, backend_director
     """The backend of one version of a model, by `backend` and `runtime` of its configuration.
 
     Raises LoadError if there is none, if a name leads out of its folder, or if the execution mode of a library is
-    unknown.
+    unknown, or does not go with a limit for its executions.
     """
     if spec.ensemble is not None:
         return Backend("ensemble", "ensemble", "")
@@ -75,6 +76,11 @@ def find_backend(spec: ModelSpec, model_dir: str, version: int, backend_director
     shared = [_inside(directory, spec.backend, "backend name") for directory in backend_directories]
     found = _search(spec, [version_dir, model_dir], shared)
     mode = spec.parameters.get(EXECUTION_MODE, IN_PROCESS)
+    if found.kind == "native" and mode == IN_PROCESS and EXECUTION_TIMEOUT in spec.parameters:
+        raise ConfigError(
+            f"model '{spec.name}' has the parameter {EXECUTION_TIMEOUT}, and its backend '{spec.backend}' is executed "
+            f"by threads of the server, which cannot be ended: give it the parameter {EXECUTION_MODE} '{PROCESS}' too"
+        )
     if found.kind != "native" or mode == IN_PROCESS:
         return found
     if mode != PROCESS:

@@ -23,6 +23,7 @@ from pyruntime.runtime.config.validate import validate, validate_instances
 from pyruntime.runtime.gpus.available import NO_GPUS, AvailableGpus
 from pyruntime.runtime.gpus.frameworks import prefers_cpu
 from pyruntime.runtime.gpus.placement import NO_PLACEMENT, Placement, place
+from pyruntime.runtime.repository.execution_timeout import execution_timeout_ms
 from pyruntime.runtime.repository.instance_mode import InstanceProcess, instance_processes
 from pyruntime.runtime.repository.scan import ModelFolder
 from pyruntime.runtime.repository.versions import VersionPolicy, select_versions
@@ -97,6 +98,7 @@ def read_draft(
     identity.ClearField("model_warmup")  # checked with the versions
     spec = model_spec(identity)
     processes, versions = instance_processes(spec), selection.versions
+    execution_timeout_ms(spec)
     if folder.name == settings.debug_model:
         processes, versions = only_process(processes), only_version(versions)
     return Draft(folder, config, spec, processes, versions, selection.missing, default_instances, gpus, placement)

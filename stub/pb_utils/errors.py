@@ -34,6 +34,8 @@ class TritonError(metaclass=_ReadOnly):
     UNSUPPORTED = Code.UNSUPPORTED
     ALREADY_EXISTS = Code.ALREADY_EXISTS
     CANCELLED = Code.CANCELLED
+    # Not Triton's: a called model has a limit for its executions, and took longer.
+    DEADLINE_EXCEEDED = Code.DEADLINE_EXCEEDED
 
     def __init__(self, message: Union[str, bytes], code: Code = Code.INTERNAL) -> None:
         """Raises TypeError unless `message` is a text and `code` one of the codes above."""

@@ -14,6 +14,7 @@ from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.preferred_groups import with_groups_of
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.gpus.tensor_places import PARAMETER
+from pyruntime.runtime.instances.stub.execution_timer import PARAMETER as EXECUTION_TIMEOUT
 from pyruntime.runtime.loaders.version_loader import final_spec
 from pyruntime.runtime.repository.draft import Draft
 from pyruntime.runtime.repository.instance_mode import instance_processes
@@ -60,6 +61,11 @@ class Model:
     def warm_ups(self):
         """How many requests of its warm-up each life of an instance executes first, on each of its threads."""
         return sum(sample.batch_size * sample.count for sample in self.spec.warmup)
+
+    @cached_property
+    def may_be_limited(self):
+        """Whether its executions may have a limit of time."""
+        return self.kind not in ("native", "ensemble") and "INSTANCE_MODE" not in self.spec.parameters
 
     @cached_property
     def needs(self):
@@ -221,12 +227,13 @@ def named(name):
 
 
 @cache
-def changed(model, count, gpu, reads):
+def changed(model, count, gpu, reads, limit_ms=0):
     """A draft of a model whose first instance group has so many instances, as before for None.
 
-    All of them are on a GPU, None for none. With `reads` the model reads its inputs there.
+    All of them are on a GPU, None for none. With `reads` the model reads its inputs there. Executions of the model may
+    take `limit_ms` milliseconds, 0 for any time.
     """
-    if count is None and gpu is None:
+    if count is None and gpu is None and not limit_ms:
         return model.draft
     config = with_groups_of(model.draft.config, model.draft.config)
     if count is not None:
@@ -237,6 +244,8 @@ def changed(model, count, gpu, reads):
             group.gpus[:] = [gpu]
     if reads:
         config.parameters[PARAMETER].string_value = "no"
+    if limit_ms:
+        config.parameters[EXECUTION_TIMEOUT].string_value = str(limit_ms)
     return _draft(model.name, config)
 
 

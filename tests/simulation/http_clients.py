@@ -13,7 +13,7 @@ from .wires import cut
 # A client that never reads goes away after this, in virtual seconds: longer than the server has patience.
 UNREAD_S = 100.0
 # The statuses of responses that refuse a request.
-REFUSALS = {400, 404, 408, 413, 500, 501, 503}
+REFUSALS = {400, 404, 408, 413, 500, 501, 503, 504}
 # The requests that end a connection.
 FATAL = ("garbage", "stalls")
 

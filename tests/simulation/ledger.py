@@ -178,6 +178,9 @@ class Ledger:
         is_given_up = is_internal and GIVEN_UP in outcome.message
         if is_internal and self._is_faultless and not entry.job.cancelled and not is_given_up:
             self.violated(f"request {entry.number} of {spec.name} fails without any fault: {outcome}")
+        is_overdue = isinstance(outcome, InferenceError) and outcome.code is Code.DEADLINE_EXCEEDED
+        if is_overdue and not entry.version.world.plan.limit_ms:
+            self.violated(f"request {entry.number} of {spec.name} takes too long, and may take any time")
         if not final:
             if not spec.decoupled:
                 self.violated(f"request {entry.number} of {spec.name}, which is not decoupled, gets several responses")

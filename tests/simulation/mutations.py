@@ -34,6 +34,7 @@ from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.pending_bytes import PendingBytes
 from pyruntime.runtime.instances.inflight import InflightBatches
 from pyruntime.runtime.instances.stub.batches import StubBatches
+from pyruntime.runtime.instances.stub.execution_timer import ExecutionTimer
 from pyruntime.runtime.instances.stub.instance import PythonInstance
 from pyruntime.runtime.instances.stub.regions import StubRegions
 from pyruntime.runtime.instances.stub.returns import Returns
@@ -265,12 +266,18 @@ def lost_state(original):
 def memory_is_freed_within_execute(original):
     """The memory of a request that reads states is freed with its last response, while execute reads on."""
 
-    def open_(self, serial, job, sent_ns):
-        original(self, serial, job, sent_ns)
+    def open_(self, serial, job, sent_ns, number):
+        original(self, serial, job, sent_ns, number)
         if job.states is not None:
-            self.leave_memory(serial)
+            self.by_serial[serial].owns_memory = True
 
     return open_
+
+
+@planted(ExecutionTimer, "begin", "execution limit")
+def no_execution_is_overdue(original):
+    """Executions may take any time."""
+    return lambda self: None
 
 
 @planted(PythonInstance, "drop_sequences", "sequence")

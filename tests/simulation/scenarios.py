@@ -58,7 +58,8 @@ class WirePlan:
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """See the module. `wires` are the clients over connections, and `pending_bytes` is the budget for their bytes.
-    `faults`, `errors`, `launches_fail` and `broker_faults` are likelihoods from 0 to 1."""
+    `faults`, `errors`, `launches_fail` and `broker_faults` are likelihoods from 0 to 1. `limit_ms` is how long
+    executions may take, 0 for any time."""
 
     seed: int
     models: tuple
@@ -71,21 +72,22 @@ class Scenario:
     wires: tuple
     pending_bytes: int
     broker_faults: float
+    limit_ms: int
 
     @property
     def features(self):
         """The kinds of its models, the protocols of its clients, and what else happens."""
         kinds = {model.kind for model in self.models}
-        return kinds | {event.what for event in self.events} | {wire.protocol for wire in self.wires}
+        limit = {"execution limit"} if self.limit_ms else set()
+        return kinds | {event.what for event in self.events} | {wire.protocol for wire in self.wires} | limit
 
     @property
     def is_faultless(self):
         """Whether nothing happens that may make a request fail within the server."""
         harmless = {"reloads", "regroups", "wall_clock_jumps"}
         broker_faults = self.broker_faults if "gpu" in self.features else 0.0
-        return not (self.faults or self.errors or self.launches_fail or broker_faults) and harmless.issuperset(
-            event.what for event in self.events
-        )
+        faults = self.faults or self.errors or self.launches_fail or broker_faults or self.limit_ms
+        return not faults and harmless.issuperset(event.what for event in self.events)
 
 
 def scenario_of(seed):
@@ -98,6 +100,8 @@ def scenario_of(seed):
     wires = _wires(stream("wires"), models) + _streams(stream("streams"), models)
     gpus = stream("gpus")
     wires += _gpu_wires(gpus, models)
+    # With this name no seed that is kept has a limit, which would let a model that hangs go on.
+    limits = stream("duration")
     draw = stream("faults")
     is_calm = draw.random() < 0.4
     return Scenario(
@@ -112,6 +116,7 @@ def scenario_of(seed):
         wires,
         draw.choice((150, 200, 300, 1 << 20)) * (4 if any(wire.protocol == GPU_PROTOCOL for wire in wires) else 1),
         gpus.choice((0.0, 0.4, 0.8)),
+        limits.choice((100, 1000)) if limits.random() < 0.12 else 0,
     )
 
 

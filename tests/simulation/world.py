@@ -58,6 +58,8 @@ CLIENT_STRINGS_BYTES = 1000
 TICK_S = 0.002
 # How long after its time a model may learn that a sequence is abandoned, in nanoseconds.
 DROP_BOUND_NS = 10_000_000
+# An execution that is overdue ends this much after its limit at the latest, and the time that the server stands still.
+LIMIT_BOUND_NS = 100_000_000
 # How often that is looked at, at most, in nanoseconds.
 HELD_CHECK_NS = 1_000_000
 # How long a version may take for the requests that it has when it is unloaded, in seconds: longer than the server has
@@ -284,8 +286,12 @@ class World:
     def _draft(self, name):
         """A model as its folder has it now."""
         model, where = self.models[name], self.where(name)
-        draft = changed(model, self._counts.get(name), *(where or (None, False)))
+        draft = changed(model, self._counts.get(name), *(where or (None, False)), self.limit_ms(model))
         return draft if self.gpus is None else replace(draft, gpus=AvailableGpus(tuple(self.devices.gpus)))
+
+    def limit_ms(self, model):
+        """How long an execution of a model may take, 0 for any time."""
+        return self.plan.limit_ms if model.may_be_limited else 0
 
     def where(self, name):
         """Where a model has its tensors on a GPU, None for main memory."""
@@ -332,11 +338,25 @@ class World:
         self.ledger.rest()
         if self.state is not None:
             self._check_room()
+        if self.plan.limit_ms:
+            self._check_executions()
         if self.sequential and self.clock.now_ns >= self._held_check_ns:
             self._held_check_ns = self.clock.now_ns + HELD_CHECK_NS
             for version in self.sequential:
                 if not self.ledger.books[version].open and self.is_serving(version):
                     self._check_held(version)
+
+    def _check_executions(self):
+        """No execution outlives its limit. Those of streams may: their clients may be to blame."""
+        stands_still_s = sum(event.amount for event in self.plan.events if event.what == "time_stands_still")
+        limit_ns = self.plan.limit_ms * 1_000_000 + LIMIT_BOUND_NS + int(stands_still_s * 1e9)
+        for stub in self.connected.values():
+            model = stub.model
+            if stub.has_ended or model is None or model.is_decoupled or not self.limit_ms(model):
+                continue
+            for execution in stub.running:
+                if 0 not in execution.values and self.clock.now_ns > execution.start_ns + limit_ns:
+                    self.ledger.violated(f"{stub} executes batch {execution.number} for longer than it may")
 
     def _check_room(self):
         """Nobody waits for room that is there."""

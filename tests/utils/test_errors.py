@@ -9,7 +9,7 @@ def test_words():
     """Triton's names of the codes, as it writes them before messages."""
     assert [code.words for code in Code] == [
         "Unknown", "Internal", "Not found", "Invalid argument", "Unavailable", "Unsupported", "Already exists",
-        "Cancelled",
+        "Cancelled", "Deadline exceeded",
     ]  # fmt: skip
 
 

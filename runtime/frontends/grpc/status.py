@@ -49,6 +49,7 @@ STATUS_OF = {
     Code.UNSUPPORTED: Status.UNIMPLEMENTED,
     Code.ALREADY_EXISTS: Status.ALREADY_EXISTS,
     Code.CANCELLED: Status.CANCELLED,
+    Code.DEADLINE_EXCEEDED: Status.DEADLINE_EXCEEDED,
 }
 
 # The beginning and the end of a response with messages.

@@ -20,6 +20,7 @@ STATUS_OF = {
     Code.UNSUPPORTED: 501,
     Code.ALREADY_EXISTS: 400,
     Code.CANCELLED: 400,
+    Code.DEADLINE_EXCEEDED: 504,
 }
 
 LAST_CHUNK = b"0\r\n\r\n"

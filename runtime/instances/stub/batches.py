@@ -15,8 +15,9 @@ Requests that a sender answers outlive their batch: see streams.py. PythonInstan
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -31,15 +32,20 @@ from pyruntime.runtime.instances.inflight import InflightBatches
 from pyruntime.runtime.instances.stub.arrival import Arrival
 from pyruntime.runtime.instances.stub.cancel_flags import CancelFlags
 from pyruntime.runtime.instances.stub.connection import StubConnection
+from pyruntime.runtime.instances.stub.execution_timer import PARAMETER as EXECUTION_TIMEOUT
+from pyruntime.runtime.instances.stub.execution_timer import ExecutionTimer
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub.retained import RetainedMemory
 from pyruntime.runtime.instances.stub.streams import Streams
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
+from pyruntime.runtime.observe.statistics import reason_of
 from pyruntime.runtime.regions import GpuRegion
 from pyruntime.runtime.requests.types import InferResponse, Slot
 from pyruntime.utils.errors import Code, InferenceError, LocalError, PeerError
 from pyruntime.utils.messages import SLOT, Failed, Requeue, Respond, Result
 from pyruntime.utils.request_codec import encode_requests
+
+_LOG = logging.getLogger("pyruntime.instances")
 
 CAPACITY_MAX = 8
 
@@ -121,6 +127,11 @@ class StubBatches(InflightBatches[InflightBatch]):
         self.retained = RetainedMemory(is_shared=spec.iterative_sequence)
         self._flags = CancelFlags(connection.set_flag)
         self._last_end_ns = 0
+        # Looks after executions that may take too long, if they may not.
+        self.timer: ExecutionTimer | None = None
+        # Whether one did, and the jobs of it, by serial: answered, but their memory stays until the stub has ended.
+        self.has_expired = False
+        self._overdue: dict[int, Job] = {}
 
     def __len__(self) -> int:
         return len(self._inflight) + len(self._streams) + (self._arrival is not None)
@@ -183,6 +194,8 @@ class StubBatches(InflightBatches[InflightBatch]):
             for job in batch:
                 self._flags.lower(job.serial)
         self.capacity -= 1
+        if self.timer is not None and not self._is_warming:
+            self.timer.begin()
 
     def _not_sent(self, batch: Batch, cause: LocalError, sent_ns: int) -> None:
         """A batch cannot be sent. If inputs of some jobs were lost with their broker, the others are executed."""
@@ -339,13 +352,16 @@ class StubBatches(InflightBatches[InflightBatch]):
         """A sender has sent a response, during execute or after it."""
         serial = message.serial
         inflight = None
+        if serial in self._overdue:
+            return  # the stub does not know it yet
         if serial not in self._streams:
             inflight = self._batch_with(serial)
             if inflight is None or serial in inflight.finished or not self._has_begun(inflight):
                 raise PeerError(f"request {serial} is answered and is not open")
             if self._concurrency == 1:
                 inflight.sent_ns = max(inflight.sent_ns, self._last_end_ns)
-            self._streams.open(serial, inflight.batch[serial - inflight.number], inflight.sent_ns)
+            number = inflight.number
+            self._streams.open(serial, inflight.batch[serial - number], inflight.sent_ns, number)
         job = self._streams.job(serial)
         outcome, size = None if message.response is None else self._reader.response(job, message.response), 0
         if type(outcome) is InferResponse:
@@ -383,7 +399,9 @@ class StubBatches(InflightBatches[InflightBatch]):
     def _settle(self, job: Job, outcome: Outcome, inflight: InflightBatch, now_ns: int) -> bool:
         """Handle any outcome except a response that execute returned; False if it is one."""
         serial = job.serial
-        if serial in inflight.finished:
+        if serial in self._overdue:
+            pass  # the stub is being killed, and takes nothing back
+        elif serial in inflight.finished:
             if type(outcome) is InferResponse:
                 outcome.release()
             job.free()
@@ -396,7 +414,7 @@ class StubBatches(InflightBatches[InflightBatch]):
                 self._flags.lower(serial)
                 self._streams.end(serial, as_outcome(outcome))
         elif outcome is None:
-            self._streams.open(serial, job, inflight.sent_ns)
+            self._streams.open(serial, job, inflight.sent_ns, inflight.number)
             self._leave_execute(job, inflight)
         elif type(outcome) is int:
             self._reschedule_or_fail(job, now_ns)
@@ -445,11 +463,56 @@ class StubBatches(InflightBatches[InflightBatch]):
                 return inflight
         return None
 
+    # Executions that take too long: see ExecutionTimer.
+
+    def executions(self) -> Iterable[tuple[int, int]]:
+        """See Watched."""
+        for number, inflight in self._inflight.items():
+            yield number, max(inflight.sent_ns, self._last_end_ns)
+            break  # the stub executes one batch at a time
+        yield from self._streams.executions().items()
+
+    def last_wait_ns(self, now_ns: int) -> int:
+        """See Watched."""
+        return self._streams.last_wait_ns(now_ns)
+
+    def expire(self, numbers: frozenset[int], limit_ms: int) -> None:
+        """See Watched: answer the requests of these executions, and kill the stub."""
+        self.has_expired = True
+        self.close()
+        took = f"took longer than {limit_ms} ms, its {EXECUTION_TIMEOUT}"
+        _LOG.error("%s: an execution of model '%s' %s; the instance is restarted", self._name, self._spec.name, took)
+        self._connection.kill(f"an execution {took}")
+        failure = InferenceError(f"the execution by model '{self._spec.name}' {took}", Code.DEADLINE_EXCEEDED)
+        now_ns = time.monotonic_ns()
+        streams = self._streams.of(numbers)
+        waiting: list[Job] = []
+        for number, inflight in self._inflight.items():
+            if number in numbers:
+                for job in inflight.batch:
+                    if job.serial not in inflight.finished:
+                        self._overdue[job.serial] = job
+                        if job.serial not in streams:
+                            waiting.append(job)
+                inflight.finished |= {job.serial for job in inflight.batch}
+        for serial in streams:
+            self._overdue[serial] = self._streams.keep_memory(serial)
+        # No job may be answered before all are marked: what follows from an answer may cancel another one.
+        for job in waiting:
+            if not job.is_padding:
+                self._statistics.failure(now_ns - job.arrived_ns, reason_of(failure, job.cancelled))
+            job.respond(failure, True)
+        for serial in streams:
+            if serial in self._streams:
+                self._streams.end(serial, failure)
+
     # The death of the stub.
 
     def died(self, exit: ProcessExit, restarts: bool) -> None:
         """The stub has ended: fail the batches that it ran, and also the others unless the instance restarts."""
         self.close()
+        if self.timer is not None:
+            self.timer.stop()
         for slots in self.retained.take_all():
             self._calls.free_unread(slots)
         self._reader.forget()
@@ -474,6 +537,10 @@ class StubBatches(InflightBatches[InflightBatch]):
                     job.free()  # its execution has ended, although it is answered otherwise
                 else:
                     self._fail(job, failure, now_ns)
+        for job in self._overdue.values():
+            slots, job.slots = job.slots, []
+            self._calls.free_unread(slots)
+            job.free()
         for serial, job in zip(list(self._streams.by_serial), self._streams.jobs(), strict=True):
             slots, job.slots = job.slots, []
             self._calls.free_unread(slots)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -25,6 +26,7 @@ from pyruntime.runtime.execution.executor import (
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.calls import Calls
 from pyruntime.runtime.instances.stub.connection import StubConnection
+from pyruntime.runtime.instances.stub.execution_timer import ExecutionTimer
 from pyruntime.runtime.instances.stub.gpu_memory import StubGpuMemory
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub.link import Handlers, StubLink
@@ -193,6 +195,9 @@ class PythonInstance:
         environment = instance_spec.environment
         debugged = isinstance(environment, Environment) and environment.at_terminal
         readiness = Readiness(connection, None if debugged else IS_READY_TIMEOUT_S)
+        if instance_spec.execution_timeout_ms and not debugged:
+            later = asyncio.get_running_loop().call_later
+            batches.timer = ExecutionTimer(instance_spec.execution_timeout_ms, batches, later, time.monotonic_ns)
         connection.link.attach(self._handlers(connection, batches, calls, readiness), self._lost)
         self._connection, self._batches, self._readiness = connection, batches, readiness
         self.inflight = batches
@@ -266,9 +271,9 @@ class PythonInstance:
         readiness.died()
         batches.died(exit, restarts=self._supervisor.state is State.READY)
         self._spec.memory.reclaim()
-        if self._supervisor.state in (State.READY, State.REINITIALIZING):
+        if self._supervisor.state in (State.READY, State.REINITIALIZING) and not batches.has_expired:
             _LOG.error("%s: stub %s", self.name, exit.describe())
-        self._handle(Exited(exit))
+        self._handle(Exited(exit, batches.has_expired))
         self._owner.executor_changed()
 
     async def _restart_now(self) -> None:

@@ -25,7 +25,8 @@ class StubInstanceSpec:
     `concurrency` is how many threads of the process execute; `environment` is the Python that the model wants instead
     of the host's; `warm_up` is what it does before it is ready, in each life of its process. With `is_limited` it
     executes only when it is granted resources. `variables` are environment variables of its process, on top of those of
-    its Python. `gpu` is the number of the GPU that it is on.
+    its Python. `gpu` is the number of the GPU that it is on. `execution_timeout_ms` is how long an execution may take,
+    0 for any time.
     """
 
     name: str
@@ -45,3 +46,4 @@ class StubInstanceSpec:
     is_limited: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
     gpu: int | None = None
+    execution_timeout_ms: int = 0

@@ -10,15 +10,22 @@ Triton.
 from __future__ import annotations
 
 import time
+from collections.abc import Container
 from dataclasses import dataclass
 
 from pyruntime.runtime.execution.job import Job
-from pyruntime.runtime.instances.stub.returns import Returns
+from pyruntime.runtime.instances.stub.returns import CREDIT_BYTES_WAITING_MAX, CREDITS_WAITING_MAX, Returns
 from pyruntime.runtime.observe.statistics import ModelStatistics, reason_of
 from pyruntime.runtime.requests.types import InferResponse, keep_open
 from pyruntime.utils.errors import Code, InferenceError, PeerError
+from pyruntime.utils.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX
 
 Outcome = InferResponse | InferenceError
+
+# So many responses, or bytes, that its client has not taken may make a sender wait: the stub does not know yet of the
+# last ones that were taken.
+_AHEAD_MIN = RESPONSES_AHEAD_MAX - CREDITS_WAITING_MAX
+_BYTES_AHEAD_MIN = BYTES_AHEAD_MAX - CREDIT_BYTES_WAITING_MAX
 
 
 class TakenOnce:
@@ -52,11 +59,13 @@ class _Stream:
     """One of them. `owns_memory`: execute has returned, and the last response frees the memory of the request.
 
     `sent_ns` is when the request was sent to the stub, and `start_ns` when execute was called, 0 until it has returned.
-    `output_ns` is how long the responses before the last one took to be passed on.
+    `output_ns` is how long the responses before the last one took to be passed on. `number` is that of its execution.
+    `ahead` and `bytes_ahead` are the responses that its client has not taken.
     """
 
     job: Job
     sent_ns: int
+    number: int
     # When the latest response was passed on.
     last_ns: int
     start_ns: int = 0
@@ -65,6 +74,13 @@ class _Stream:
     failure: InferenceError | None = None
     kept: Outcome | None = None
     owns_memory: bool = False
+    ahead: int = 0
+    bytes_ahead: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether its sender may have to wait for the client."""
+        return self.ahead >= _AHEAD_MIN or self.bytes_ahead >= _BYTES_AHEAD_MIN
 
 
 class Streams:
@@ -75,6 +91,8 @@ class Streams:
         self._statistics = statistics
         self._decoupled = decoupled
         self.by_serial: dict[int, _Stream] = {}
+        # When a stream that waited for its client went on, or ended.
+        self._waited_ns = 0
 
     def __len__(self) -> int:
         return len(self.by_serial)
@@ -90,10 +108,22 @@ class Streams:
         """The job of an open stream."""
         return self.by_serial[serial].job
 
-    def open(self, serial: int, job: Job, sent_ns: int) -> None:
-        """A sender will answer this job."""
+    def executions(self) -> dict[int, int]:
+        """The numbers of the executions that the open streams belong to, and when these began."""
+        return {stream.number: stream.sent_ns for stream in self.by_serial.values()}
+
+    def of(self, numbers: Container[int]) -> list[int]:
+        """The serials of the open streams that belong to these executions."""
+        return [serial for serial, stream in self.by_serial.items() if stream.number in numbers]
+
+    def last_wait_ns(self, now_ns: int) -> int:
+        """When a stream last waited for its client, 0 if none did."""
+        return now_ns if any(stream.waits for stream in self.by_serial.values()) else self._waited_ns
+
+    def open(self, serial: int, job: Job, sent_ns: int, number: int) -> None:
+        """A sender will answer this job, of the batch `number`."""
         if serial not in self.by_serial:
-            self.by_serial[serial] = _Stream(job, sent_ns, sent_ns)
+            self.by_serial[serial] = _Stream(job, sent_ns, number, sent_ns)
 
     def leave_execute(self, serial: int, start_ns: int, owns_memory: bool) -> None:
         """Execute, which was called at `start_ns`, has returned.
@@ -103,14 +133,25 @@ class Streams:
         stream = self.by_serial[serial]
         stream.start_ns, stream.owns_memory = start_ns, owns_memory
 
+    def keep_memory(self, serial: int) -> Job:
+        """The last response of a stream does not free the memory of the job, which is returned: the caller will."""
+        stream = self.by_serial[serial]
+        stream.owns_memory = False
+        return stream.job
+
     def once(self, serial: int, slot: int, size: int) -> TakenOnce:
         """The `take` and `release` of a response that others follow; `slot` may be NO_SLOT."""
         return TakenOnce(self, self._returns, serial, slot, size)
 
     def taken(self, serial: int, size: int) -> None:
         """The client has taken a response. The stub gets credit for it, unless the stream has ended."""
-        if serial in self.by_serial:
+        stream = self.by_serial.get(serial)
+        if stream is not None:
             self._returns.credit(serial, size)
+            if stream.waits:
+                self._waited_ns = time.monotonic_ns()
+            stream.ahead -= 1
+            stream.bytes_ahead -= size
 
     def respond(self, serial: int, outcome: Outcome | None, size: int, final: bool, start_ns: int = 0) -> None:
         """Handle a response of `size` bytes, or None for an end without one. Raises PeerError if it is not legal.
@@ -123,7 +164,10 @@ class Streams:
             raise PeerError(f"request {serial} is answered again, or with nothing")
         if isinstance(outcome, InferenceError):
             stream.failure = outcome
-            if self._decoupled and not final:
+        if self._decoupled and not final:
+            stream.ahead += 1
+            stream.bytes_ahead += size
+            if isinstance(outcome, InferenceError):
                 self.taken(serial, size)
         if final:
             stream.start_ns = stream.start_ns or start_ns
@@ -161,6 +205,8 @@ class Streams:
         """End an open stream with its last response, which came at `came_ns`, or None for none."""
         del self.by_serial[serial]
         self._returns.forget_credit(serial)
+        if stream.waits:
+            self._waited_ns = came_ns
         if stream.kept is not None and stream.kept is not outcome and isinstance(stream.kept, InferResponse):
             stream.kept.release()
         job = stream.job

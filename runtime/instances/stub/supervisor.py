@@ -13,6 +13,8 @@ NEW ── Started ─► INITIALIZING ── Ready ─► READY ── Exited �
 - A row ends when the instance stays ready for `healthy_s`. When it reaches `deaths_max` the instance is down until it
   is ready again: no request waits for it. The waits go on from `down_s_first`, doubled each time up to `down_s_max`. A
   process that dies while it initializes again, or that cannot be started at all, counts like any other death.
+- A process that the server kills because an execution has taken too long is started again at once. This is no death:
+  its model is able to run, and each such end took the time that an execution may take.
 - Where descriptors, processes or memory are lacking a start is postponed: it is tried again after `backoff_s_first`,
   doubled each time up to `postponed_s_max`. This is no death, and no reason to give up.
 - A stop may be requested at any time, also during a restart: a process that starts after that is stopped.
@@ -94,9 +96,10 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The process has ended, by itself or on request."""
+    """The process has ended, by itself or on request. `was_overdue`: the server ended it for a too long execution."""
 
     exit: ProcessExit
+    was_overdue: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +216,8 @@ class Supervisor:
             raise LocalError(f"{type(event).__name__} is not legal while {old.name}")
         self.state = new
         match event:
+            case Exited(was_overdue=True) if new is State.RESTARTING:
+                return [Restart(0.0)]
             case Exited(exit=exit) if new is State.RESTARTING:
                 return self._after_death(exit.describe(), now)
             case StartFailed(error=error) if new is State.RESTARTING:

@@ -72,7 +72,7 @@ PyObject* CallFail(PyObject* self, PyObject* arguments) {
   Failure failure;
   if (!PyArg_ParseTuple(arguments, "iU:fail", &code, &message)) return nullptr;
   if (!FromPython(message, &failure.message)) return nullptr;
-  failure.code = static_cast<TRITONSERVER_Error_Code>(code);
+  failure.code = CodeOf(code);
   CallOf(self)->call->Fail(std::move(failure));
   Py_RETURN_NONE;
 }
@@ -131,7 +131,7 @@ bool ReadFailure(PyObject* object, std::optional<Failure>* failure) {
   int code = 0;
   PyObject* message = nullptr;
   if (!RequireTuple(object) || !PyArg_ParseTuple(object, "iU", &code, &message)) return false;
-  failure->emplace().code = static_cast<TRITONSERVER_Error_Code>(code);
+  failure->emplace().code = CodeOf(code);
   return FromPython(message, &(*failure)->message);
 }
 

@@ -34,6 +34,9 @@ struct Failure {
 };
 Failure TakeFailure(TRITONSERVER_Error* error);
 
+// The code of an error of this server. Triton has no code for an exceeded deadline.
+TRITONSERVER_Error_Code CodeOf(int code);
+
 // The reverse: a new error, or null if nothing has failed.
 TRITONSERVER_Error* ToError(std::optional<Failure> failure);
 

@@ -21,6 +21,11 @@ Failure TakeFailure(TRITONSERVER_Error* error) {
   return {owned->code, std::move(owned->message)};
 }
 
+TRITONSERVER_Error_Code CodeOf(int code) {
+  return code > TRITONSERVER_ERROR_CANCELLED ? TRITONSERVER_ERROR_UNAVAILABLE
+                                             : static_cast<TRITONSERVER_Error_Code>(code);
+}
+
 TRITONSERVER_Error* ToError(std::optional<Failure> failure) {
   return failure ? NewError(failure->code, std::move(failure->message)) : nullptr;
 }

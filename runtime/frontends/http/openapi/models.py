@@ -30,7 +30,7 @@ from pyruntime.runtime.frontends.http.openapi.tensors import Schema
 
 _API = "inference"
 # Models choose their error codes, so any status is possible.
-_ERRORS = (400, 404, 500, 501, 503)
+_ERRORS = (400, 404, 500, 501, 503, 504)
 _BINARY_HEADER = {
     "Inference-Header-Content-Length": {
         "description": "How many bytes of the body are JSON; the binary contents of outputs follow, in their order.",

@@ -27,6 +27,7 @@ ERRORS = {
     500: ("Failed", "The model failed, or the server."),
     501: ("Unsupported", "The server does not do this, or not as it was started."),
     503: ("Unavailable", "Not now: the model is not ready, its queue is full, or the server exits."),
+    504: ("DeadlineExceeded", "The execution took longer than the model's `EXECUTION_TIMEOUT_MS`."),
 }
 
 

@@ -20,10 +20,10 @@ from pyruntime.utils.errors import Code
 
 
 def test_every_code_has_a_status():
-    """Triton's mapping, whole."""
+    """Triton's mapping, whole, and a code of our own."""
     assert STATUS_OF == {
         Code.UNKNOWN: 400, Code.INTERNAL: 500, Code.NOT_FOUND: 404, Code.INVALID_ARG: 400, Code.UNAVAILABLE: 503,
-        Code.UNSUPPORTED: 501, Code.ALREADY_EXISTS: 400, Code.CANCELLED: 400,
+        Code.UNSUPPORTED: 501, Code.ALREADY_EXISTS: 400, Code.CANCELLED: 400, Code.DEADLINE_EXCEEDED: 504,
     }  # fmt: skip
     assert set(STATUS_OF) == set(Code)
 

@@ -26,6 +26,7 @@ from pyruntime.runtime.observe.statistics_entry import statistics_entry
 from pyruntime.runtime.regions import create_region
 from pyruntime.runtime.requests.types import InferResponse, free_slots
 from pyruntime.utils.errors import Code, InferenceError, LocalError, PeerError
+from pyruntime.utils.flow_control import RESPONSES_AHEAD_MAX
 from pyruntime.utils.messages import (
     NO_SLOT,
     OK,
@@ -138,6 +139,10 @@ class Connection:
         self.forgotten = []
         self.flags = set()
         self.refusal = None
+        self.kills = []
+
+    def kill(self, why):
+        self.kills.append(why)
 
     def infer(self, batch, requests, at_once):
         if self.refusal is not None:
@@ -836,6 +841,108 @@ class TestDeath:
         """The batches of a dead stub have no capacity."""
         bench.batches.died(KILLED, restarts=True)
         assert bench.batches.capacity == 0
+
+
+class TestExpire:
+    """Executions that take too long: see test_execution_timer."""
+
+    SENTENCE = "the execution by model 'm' took longer than 50 ms, its EXECUTION_TIMEOUT_MS"
+
+    def test_answers_the_running_batch_and_kills_the_stub(self, bench):
+        first, second = bench.post(Request(), Request())
+        bench.batches.expire(frozenset({1}), 50)
+        for request in (first, second):
+            assert (request.failure.message, request.failure.code) == (self.SENTENCE, Code.DEADLINE_EXCEEDED)
+        assert bench.connection.kills == ["an execution took longer than 50 ms, its EXECUTION_TIMEOUT_MS"]
+        assert bench.batches.has_expired
+        assert bench.batches.capacity == 0
+
+    def test_memory_stays_until_the_stub_has_ended(self, bench):
+        request = bench.post()
+        bench.batches.expire(frozenset({1}), 50)
+        assert not request.is_free
+        bench.batches.died(KILLED, restarts=True)
+        assert request.is_free
+
+    def test_a_batch_behind_it_is_put_back(self, bench):
+        bench.post()
+        behind = bench.post()
+        bench.batches.expire(frozenset({1}), 50)
+        bench.batches.died(KILLED, restarts=True)
+        assert bench.owner.put_backs == [[behind.job]]
+        assert not behind.outcomes
+
+    def test_a_result_that_comes_before_the_end_is_ignored(self, bench):
+        """The memory still belongs to the stub."""
+        request = bench.post()
+        bench.batches.expire(frozenset({1}), 50)
+        bench.batches.answered(result(1, response()))
+        assert not request.is_free
+        assert bench.batches.capacity == 0
+        bench.batches.died(KILLED, restarts=True)
+        assert request.is_free
+        assert request.failure.code is Code.DEADLINE_EXCEEDED
+
+    def test_only_the_batch_that_runs_has_begun(self, bench):
+        bench.post()
+        bench.post()
+        assert [number for number, _ in bench.batches.executions()] == [1]
+        bench.batches.answered(result(1, EMPTY))
+        assert [number for number, _ in bench.batches.executions()] == [2]
+        bench.batches.answered(result(2, EMPTY))
+        assert list(bench.batches.executions()) == []
+
+    def test_an_execution_goes_on_until_its_senders_have_answered(self, decoupled):
+        request = decoupled.post()
+        ((_, begin_ns),) = decoupled.batches.executions()
+        decoupled.batches.answered(result(1, SENDER))
+        assert list(decoupled.batches.executions()) == [(1, begin_ns)]
+        decoupled.respond(1, response(0), False)
+        assert list(decoupled.batches.executions()) == [(1, begin_ns)]
+        decoupled.respond(1, None, True)
+        assert list(decoupled.batches.executions()) == []
+        assert request.is_over
+
+    def test_ends_a_stream_behind_its_responses(self, decoupled):
+        request, other = decoupled.post(), decoupled.post()
+        decoupled.batches.answered(result(1, SENDER))
+        decoupled.respond(1, response(0), False)
+        decoupled.batches.expire(frozenset({1}), 50)
+        assert [type(outcome) for outcome in request.outcomes] == [InferResponse, InferenceError]
+        assert request.outcomes[1].code is Code.DEADLINE_EXCEEDED
+        decoupled.respond(1, response(8), False)  # was on its way
+        assert len(request.outcomes) == 2
+        assert not other.outcomes
+        decoupled.batches.died(KILLED, restarts=True)
+        assert "was lost while it ran this request" in other.failure.message
+
+    def test_a_stream_that_waits_for_its_client_is_no_reason(self, decoupled):
+        request = decoupled.post()
+        decoupled.batches.answered(result(1, SENDER))
+        assert decoupled.batches.last_wait_ns(5) == 0
+        for _ in range(RESPONSES_AHEAD_MAX):
+            decoupled.respond(1, response(), False)
+        assert decoupled.batches.last_wait_ns(5) == 5
+        before_ns = time.monotonic_ns()
+        for outcome in request.outcomes:
+            outcome.take()
+        assert before_ns <= decoupled.batches.last_wait_ns(5) <= time.monotonic_ns()
+
+    def test_warming_up_may_take_any_time(self, bench):
+        begun = []
+        bench.batches.timer = Mock(begin=lambda: begun.append(1))
+        bench.connection.is_serving = True
+        bench.batches.warm_up([Request().job])
+        assert not begun
+        bench.batches.open()
+        bench.post()
+        assert begun
+
+    def test_a_client_that_left_is_counted_as_cancelled(self, bench):
+        request = bench.post()
+        bench.batches.cancel(request.job)
+        bench.batches.expire(frozenset({1}), 50)
+        assert bench.statistics.failures[FailureReason.CANCELED] == 1
 
 
 class TestPutBack:

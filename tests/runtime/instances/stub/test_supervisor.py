@@ -8,6 +8,7 @@ import pytest
 
 from pyruntime.runtime.instances.stub.supervisor import (
     NEXT,
+    QUICK_DEATHS_MAX,
     CancelRestart,
     Exited,
     Limits,
@@ -76,6 +77,15 @@ class TestRestarts:
     def test_the_first_death_is_followed_by_a_restart_at_once(self):
         """An instance that was ready and dies is started again without a wait."""
         assert crash(Supervisor(), ready_s=1.0, now=0.0) == Restart(0.0)
+
+    def test_a_process_that_was_overdue_restarts_at_once_and_has_not_died(self):
+        """However often the server ends it, the instance is not taken down, and its deaths have their short waits."""
+        supervisor = Supervisor()
+        for _ in range(2 * QUICK_DEATHS_MAX):
+            supervisor.handle(Started(), now=0.0)
+            supervisor.handle(Ready(), now=0.0)
+            assert supervisor.handle(Exited(CRASH.exit, was_overdue=True), now=0.0) == [Restart(0.0)]
+        assert crash(supervisor, ready_s=0.0, now=0.0) == Restart(0.0)
 
     def test_waits_double_up_to_the_limit(self):
         """Deaths in a row are followed by waits of 0, 0.1, 0.2, 0.4, ... seconds, none above ten."""

@@ -120,6 +120,8 @@ class Exchange(ABC):
     ended = False
     # The client is gone.
     abandoned = False
+    # The client sends nothing more, and waits no longer: most such clients are gone.
+    _is_cancelled = False
     # Requests with this head may be answered by their bytes: see repeated_requests.py.
     is_repeated = False
     # The time when the request began to arrive, noted only while tracing is on, and its trace if it has one.
@@ -339,8 +341,19 @@ class Exchange(ABC):
         self._end_claim()
         self._respond(STATUS_OF[failure.code], encode_error(failure.message), self._error_lines)
 
-    def cancel(self) -> None:  # noqa: B027 - most have nothing to cancel
-        """Cancel the request: the client no longer waits for it."""
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether the client no longer waits for the request, or is gone: what takes long ends."""
+        return self.abandoned or self._is_cancelled
+
+    def cancel(self) -> None:
+        """Cancel the request: the client no longer waits for it. Its body is decompressed no further."""
+        self._is_cancelled = True
+        decompression, self._decompression = self._decompression, None
+        if decompression is not None:
+            decompression.end()
+            if not self.abandoned:
+                self.reject(InferenceError("", Code.CANCELLED))
 
     def take_back(self) -> None:  # noqa: B027 - most are never answered by a native thread
         """From here on only the connection may send the response, and no native thread."""
@@ -348,8 +361,6 @@ class Exchange(ABC):
     def abandon(self) -> None:
         """Cancel the request, free its memory, and drop later responses: the client is gone."""
         self.abandoned = True
-        if self._decompression is not None:
-            self._decompression.end()
         self.cancel()
         if not self._in_thread:
             self._free()

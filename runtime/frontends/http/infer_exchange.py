@@ -192,7 +192,7 @@ class InferExchange(LargeExchange[OutputOptions]):
         The bytes of the document are in the heap, and are given back once the tensors are in request memory.
         """
         self._received = self._received or len(text)
-        document = LargeDocument(text, lambda: self.abandoned)
+        document = LargeDocument(text, lambda: self.is_unwanted)
         self._run(document.read, partial(self._reserve, document), "read a request")
 
     def _reserve(self, document: LargeDocument, nbytes: int) -> None:

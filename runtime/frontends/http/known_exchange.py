@@ -153,7 +153,7 @@ class KnownExchange(Exchange):
         self._may_be_sent = False
 
     def cancel(self) -> None:
-        """See Exchange."""
+        """See Exchange. Its body is there."""
         if self.parts is None:
             self.instance.cancel(self)
 

@@ -94,6 +94,7 @@ class ModelExchange(Exchange, Generic[O]):
 
     def cancel(self) -> None:
         """See Exchange."""
+        super().cancel()
         if self.job is not None and self._model is not None:
             self._model.cancel(self.job)
 

@@ -248,6 +248,34 @@ class TestThreads:
         assert (transport.sent, server.instance.jobs) == (b"", [])
         assert server.is_idle()
 
+    def test_a_body_is_decompressed_no_further_once_its_client_sends_no_more(self, server):
+        """Most such clients are gone. It is answered like other requests that are cancelled before they execute."""
+        transport = server.connect()
+        body = gzip.compress(bytes(64 << 20))
+        assert len(body) > DECOMPRESSED_AT_ONCE_MAX
+
+        def act():
+            transport.feed(post(body, Content_Encoding="gzip"))
+            assert transport._connection.eof_received()
+            # In this turn of the event loop: no step follows the one that a thread may have begun.
+            assert json.loads(transport.responses()[0][2]) == {"error": ""}
+            assert server.state.pending_bytes.used == 0
+
+        with_threads(server, act)
+        assert transport.statuses() == [400]
+        assert server.is_idle()
+
+    def test_a_document_is_parsed_no_further_once_its_client_sends_no_more(self, server):
+        transport = server.connect()
+
+        def act():
+            transport.feed(post(document(noise(2 * MANY))))
+            assert transport._connection.eof_received()
+
+        with_threads(server, act)
+        assert (transport.statuses(), server.instance.jobs) == ([400], [])
+        assert server.is_idle()
+
     @pytest.mark.parametrize("encoding", ["", "gzip"])
     def test_client_leaves_while_the_response_is_made(self, server, encoding):
         """The response's memory is given back, once nobody reads it."""

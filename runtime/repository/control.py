@@ -69,7 +69,7 @@ class ModelControl:
     # Requests of operators and models.
 
     async def load(
-        self, name: str, config: str = "", files: Mapping[str, bytes] | None = None, *, caller: str = ""
+        self, name: str, config: str = "", files: Mapping[str, bytes | memoryview] | None = None, *, caller: str = ""
     ) -> None:
         """Load a model, or update it. Returns when it is ready, at once if nothing has changed.
 

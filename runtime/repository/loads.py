@@ -347,7 +347,7 @@ class ModelLoads:
                     await asyncio.wait((load,))
 
 
-async def _written(name: str, files: Mapping[str, bytes]) -> OverrideFolder:
+async def _written(name: str, files: Mapping[str, bytes | memoryview]) -> OverrideFolder:
     """The files of a request, which a thread writes. Raises LoadError. Cancelling it waits until nothing is left."""
     writing = asyncio.ensure_future(asyncio.to_thread(OverrideFolder, name, files))
     try:

@@ -79,7 +79,7 @@ def _invalid(complaint: str) -> InferenceError:
     return InferenceError(f"Invalid config override: {complaint}", Code.INVALID_ARG)
 
 
-def check_files(name: str, config: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
+def check_files(name: str, config: str, files: Mapping[str, bytes | memoryview]) -> dict[str, bytes | memoryview]:
     """The files that replace a model's folder, by their normalised paths in it. No path leads out of that folder.
 
     A leading slash means that folder, too. Raises InferenceError INVALID_ARG for an invalid path, or for files without

@@ -19,7 +19,7 @@ _LOG = logging.getLogger("pyruntime.repository")
 class OverrideFolder:
     """One such folder, which no other user can read. It exists while it has holders; its creator is the first one."""
 
-    def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
+    def __init__(self, name: str, files: Mapping[str, bytes | memoryview]) -> None:
         """Write `files`, by their paths, which must be checked before. Raises LoadError, and then leaves no files."""
         self._holders = 1
         try:

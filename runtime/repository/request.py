@@ -25,7 +25,7 @@ class LoadRequest:
     """A request to load a model as it is in the repository, or with the request's own configuration and files."""
 
     config: Config | None = None
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes | memoryview] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,8 @@ class UnaryCall(Call):
         return self._turn.take(self._claim, then)
 
     def _act(self, request: Message | InferenceError) -> None:
-        self._end_claim()
+        if self._turn is not None:
+            self._turn.end()
         if self._over:
             return
         if isinstance(request, InferenceError):

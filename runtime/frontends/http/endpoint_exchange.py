@@ -166,7 +166,7 @@ class LoadExchange(_ControlExchange):
         else:
             self._load(decode_load(self._body))
 
-    def _load(self, request: tuple[str, dict[str, bytes]]) -> None:
+    def _load(self, request: tuple[str, dict[str, bytes | memoryview]]) -> None:
         config, files = request
         model = self.head.route.model
         self._begin(self._state.control.load(model, config, files), f"load '{model}'")

@@ -130,15 +130,25 @@ def pack_long_string(
     It is decoded piece by piece. `memory` has as many bytes as the contents and the prefix. Returns its bytes.
     """
     _check_kinds(name, datatype, [""])
-    at, position = start, BYTES_PREFIX_SIZE
-    while at < end:
-        stop = _piece_end(text, at, end)
-        piece = parse_string(text[at:stop], at).encode()
-        memory[position : position + len(piece)] = piece
-        position += len(piece)
-        at = stop
+    position = BYTES_PREFIX_SIZE
+    for piece in string_pieces(text, start, end):
+        encoded = piece.encode()
+        memory[position : position + len(encoded)] = encoded
+        position += len(encoded)
     _PREFIX.pack_into(memory, 0, position - BYTES_PREFIX_SIZE)
     return position
+
+
+def string_pieces(text: bytes | bytearray, start: int, end: int) -> Iterator[str]:
+    """The string whose contents lie between `start` and `end` in the document `text`, decoded piece by piece.
+
+    Raises InferenceError (INVALID_ARG).
+    """
+    at = start
+    while at < end:
+        stop = _piece_end(text, at, end)
+        yield parse_string(text[at:stop], at)
+        at = stop
 
 
 def pack_string(name: str, datatype: str, element: object, memory: memoryview) -> int:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from pyruntime.runtime.frontends.common.json_document import STRING, invalid, parse_string, string_end
-from pyruntime.runtime.frontends.http.json_tensors import PackedElements, pack_long_string, pack_string
+from pyruntime.runtime.frontends.http.json_tensors import PackedElements, pack_long_string, pack_string, string_pieces
 from pyruntime.runtime.json_types import JsonValue
 from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
 
@@ -43,19 +44,21 @@ class _Span(NamedTuple):
 class LongStrings:
     """The long strings of `text`, which must not change. `rest` is the document with marks in their places.
 
-    Raises InferenceError (INVALID_ARG) if that is too long.
+    Raises InferenceError (INVALID_ARG) if that is too long. Strings of more than `long_bytes` are long, LONG_BYTES by
+    default.
     """
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: Text, long_bytes: int = 0) -> None:
         self._text = text
+        self._long_bytes = long_bytes or LONG_BYTES
         self._spans: list[_Span] = []
         self.rest: Text = text
-        if len(text) > LONG_BYTES:
+        if len(text) > self._long_bytes:
             self._cut()
         if len(self.rest) > REST_BYTES_MAX:
             raise invalid(
                 f"the request's document has more than {REST_BYTES_MAX} bytes, not counting strings of more than "
-                f"{LONG_BYTES}"
+                f"{self._long_bytes}"
             )
 
     def __repr__(self) -> str:
@@ -70,7 +73,7 @@ class LongStrings:
         text, at, kept = self._text, 0, 0
         parts: list[Text] = []
         while at < len(text):
-            found = _TOKENS.match(text, at, at + LONG_BYTES)
+            found = _TOKENS.match(text, at, at + self._long_bytes)
             assert found is not None  # it matches the empty string as well
             if found.end() > at:
                 at = found.end()
@@ -88,6 +91,24 @@ class LongStrings:
         if type(value) is str and value.startswith(_MARK):
             return self._spans[int(value[len(_MARK) :])]
         return None
+
+    def pieces(self, value: object) -> Iterator[str] | None:
+        """The string that was cut out for `value`, decoded piece by piece; None if none was. They may raise, too."""
+        span = self._find(value)
+        return None if span is None else string_pieces(self._text, *span)
+
+    def overwrite(self, value: object, parts: Iterable[Text]) -> memoryview:
+        """Write `parts` in the place of the string that was cut out for `value`, so that they take no other memory.
+
+        The document must be a bytearray. The parts are made of the pieces of that string, and are no longer than these.
+        """
+        span = self._find(value)
+        assert span is not None  # it has pieces
+        view, at = memoryview(self._text), span.start
+        for part in parts:
+            view[at : at + len(part)] = part
+            at += len(part)
+        return view[span.start : at]
 
     def restored(self, value: JsonValue) -> JsonValue:
         """`value`, of the parsed document, with the strings that were cut out of it.

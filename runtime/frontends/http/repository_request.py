@@ -7,34 +7,43 @@ unload := {"parameters"?: {"unload_dependents"?: <boolean>}}
 index  := {"ready"?: <boolean>}
 
 An empty body counts as {}. Other members of an unload are ignored, as in Triton.
+
+The body of a load may hold whole files. Their contents are cut out of it before it is parsed, decoded piece by piece,
+and take the place of what they were decoded from: the memory of the body is all that a load needs.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Iterable, Iterator
 
 from pyruntime.runtime.frontends.common.json_document import invalid, json_name, parse_document, shown
+from pyruntime.runtime.frontends.http.long_strings import LongStrings
 from pyruntime.runtime.json_types import JsonObject
 from pyruntime.runtime.repository.override import FILE_PREFIX
 
-# Contents of files are decoded in pieces of this size, in bytes, so that a thread that does so lets others run. It is a
-# multiple of 4: the pieces end between groups of characters.
-BASE64_BYTES = 1 << 20
+# A longer string of a load, in bytes, is cut out. With as many shorter files as a model may have, a load is a short
+# document.
+LONG_FILE_BYTES = 4 << 10
 _BLANKS = b" \t\r\n\v\f"
 
 
-def decode_load(body: bytes | bytearray) -> tuple[str, dict[str, bytes]]:
+def decode_load(body: bytes | bytearray) -> tuple[str, dict[str, bytes | memoryview]]:
     """(configuration, files by their names in the request) that replace those of the repository.
 
-    Raises InferenceError (INVALID_ARG).
+    Large files are parts of `body`, which is changed. Raises InferenceError (INVALID_ARG).
     """
-    config, files = "", {}
-    for name, value in _parameters(body).items():
+    config = ""
+    files: dict[str, bytes | memoryview] = {}
+    if len(body) > LONG_FILE_BYTES and type(body) is not bytearray:
+        body = bytearray(body)
+    strings = LongStrings(body, LONG_FILE_BYTES)
+    for name, value in _parameters(strings.rest).items():
         if name == "config":
-            config = _text(name, value)
+            config = _text(name, strings.restored(value))
         elif name.startswith(FILE_PREFIX):
-            files[name] = _contents(name, _text(name, value))
+            files[name] = _contents(name, _text(name, value), strings)
         else:
             raise invalid(f"unrecognized load parameter {shown(name)}.")
     return config, files
@@ -72,13 +81,27 @@ def _text(name: str, value: object) -> str:
     return value
 
 
-def _contents(name: str, text: str) -> bytes:
+def _contents(name: str, text: str, strings: LongStrings) -> bytes | memoryview:
+    pieces = strings.pieces(text)
     try:
-        # Some encoders break lines.
-        encoded = text.encode("ascii").translate(None, _BLANKS)
-        parts = [encoded[at : at + BASE64_BYTES] for at in range(0, len(encoded), BASE64_BYTES)]
-        if any(b"=" in part for part in parts[:-1]):
-            raise ValueError("there is something behind the padding")
-        return b"".join(base64.b64decode(part, validate=True) for part in parts)
+        if pieces is None:
+            return b"".join(_decoded([text]))
+        return strings.overwrite(text, _decoded(pieces))
     except (binascii.Error, ValueError):
         raise invalid(f"load parameter {shown(name)} must be the file's contents in base64") from None
+
+
+def _decoded(pieces: Iterable[str]) -> Iterator[bytes]:
+    """What is encoded in base64 in the pieces of a text. Raises ValueError if it is not."""
+    rest, is_padded = b"", False
+    for piece in pieces:
+        # Some encoders break lines.
+        encoded = rest + piece.encode("ascii").translate(None, _BLANKS)
+        if is_padded and encoded:
+            raise ValueError("there is something behind the padding")
+        whole = len(encoded) - len(encoded) % 4
+        is_padded = b"=" in encoded[:whole]
+        yield base64.b64decode(encoded[:whole], validate=True)
+        rest = encoded[whole:]
+    if rest:
+        raise ValueError("the last group of characters is not whole")

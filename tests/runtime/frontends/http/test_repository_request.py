@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import base64
 import json
+import random
+import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.frontends.http import repository_request
+from pyruntime.runtime.frontends.http import json_tensors, repository_request
 from pyruntime.runtime.frontends.http.repository_request import decode_index_request, decode_load, decode_unload
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -96,12 +98,43 @@ def test_index_request_that_makes_no_sense(body, message):
 
 
 @pytest.mark.parametrize("size", range(13))
-def test_files_in_pieces(size, monkeypatch):
+@pytest.mark.parametrize("piece", [4, 5, 7])
+def test_files_in_pieces(size, piece, monkeypatch):
     """A long file is decoded piece by piece, with the same outcome."""
-    monkeypatch.setattr(repository_request, "BASE64_BYTES", 4)
+    monkeypatch.setattr(repository_request, "LONG_FILE_BYTES", 1)
+    monkeypatch.setattr(json_tensors, "STRING_BYTES", piece)
     content = bytes(range(size))
     text = base64.b64encode(content).decode()
-    assert decode_load(body(**{"file:a": " ".join(text)}))[1] == {"file:a": content}
+    assert decode_load(body(**{"file:a": "\n".join(text), "file:b": text}))[1] == {"file:a": content, "file:b": content}
     if size % 3 and size > 3:
-        with pytest.raises(InferenceError, match="in base64"):
-            decode_load(body(**{"file:a": text + "AAAA"}))
+        for wrong in (text + "AAAA", text + "=", text[:-1], text.replace("A", "\\")):
+            with pytest.raises(InferenceError, match="in base64"):
+                decode_load(body(**{"file:a": wrong}))
+
+
+def test_a_large_file_takes_no_other_memory_than_its_body():
+    contents = random.Random(1).randbytes(8 << 20)
+    request = bytearray(body(config="{}", **{"file:a": base64.b64encode(contents).decode(), "file:b": "eA=="}))
+    tracemalloc.start()
+    try:
+        config, files = decode_load(request)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (config, files) == ("{}", {"file:a": contents, "file:b": b"x"})
+    assert peak < 2 << 20
+
+
+def test_only_a_short_document_is_parsed_at_once(monkeypatch):
+    """The parser lets no other thread run, so it gets neither files nor what else makes a body long."""
+    parsed = []
+    monkeypatch.setattr(repository_request, "parse_document", lambda text: parsed.append(len(text)) or {})
+    decode_load(body(**{f"file:{number}": "A" * (64 << 10) for number in range(256)}))
+    assert max(parsed) < 64 << 10
+    with pytest.raises(InferenceError, match="the request's document has more than 16777216 bytes, not counting"):
+        decode_load(b'{"a": [' + b"1," * (8 << 20) + b"1]}")
+
+
+def test_a_configuration_that_is_long():
+    text = "x" * (1 << 20)
+    assert decode_load(body(config=text)) == (text, {})

@@ -64,6 +64,8 @@ class CallConnection(Protocol[S_co]):
 
     def over(self, stream: int) -> None: ...
 
+    def answered(self, stream: int) -> None: ...
+
     def repeats(self, head: bytes) -> None: ...
 
     def call_later(self, delay_s: float, call_back: Callable[[], None]) -> Callable[[], None]: ...
@@ -134,8 +136,16 @@ class LoggedCalls(Generic[S_co]):
 
     def over(self, stream: int) -> None:
         """See Connection. Every call ends exactly once."""
-        _LOG.debug("gRPC call: %s ended after %.3f ms", self._path, _since_ms(self._begun_ns))
+        self._log_end()
         self._connection.over(stream)
+
+    def answered(self, stream: int) -> None:
+        """See Connection."""
+        self._log_end()
+        self._connection.answered(stream)
+
+    def _log_end(self) -> None:
+        _LOG.debug("gRPC call: %s ended after %.3f ms", self._path, _since_ms(self._begun_ns))
 
     def repeats(self, head: bytes) -> None:
         """See Connection."""

@@ -61,6 +61,9 @@ class Connection(Protocol):
     def over(self, stream: int) -> None:
         """The call on this stream is over: later events of the stream are dropped."""
 
+    def answered(self, stream: int) -> None:
+        """The call on this stream is over, and the session has its response."""
+
     def repeats(self, head: bytes) -> None:
         """A call with this packed head was answered by its message: see repeated_requests.py."""
 

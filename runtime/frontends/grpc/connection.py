@@ -51,8 +51,8 @@ _CANCEL = 0x8
 _REQUEST = _http2.REQUEST
 _MESSAGE = _http2.MESSAGE
 
-# See native/_http2.pyi.
-Event = tuple[int, int, object, bool]
+# See native/_http2.pyi. What the third is depends on the first.
+Event = tuple[int, int, Any, bool]
 
 _LOG = logging.getLogger("pyruntime.frontends")
 
@@ -177,7 +177,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def _handle(self, events: list[Event]) -> None:
         """Handle events, and keep those for which the turn of the event loop has no time."""
-        gathered, session = self._gathered, self.session
+        gathered, session, state = self._gathered, self.session, self._state
         if session.gathered < gathered.held:  # calls take room for the messages that are complete
             gathered.give_back(gathered.held - session.gathered)
         calls = self._calls
@@ -187,13 +187,20 @@ class GrpcConnection(asyncio.BufferedProtocol):
         for at, (kind, stream, value, ended) in enumerate(events):
             call = calls.get(stream)
             waits = at >= EVENTS_AT_ONCE or (call is not None and not call.is_prompt)
-            if waits and self._must_wait():
+            if waits and monotonic() >= state.rounds.until and self._must_wait():
                 self._kept = events[at:]
                 break
             if kind == _REQUEST:
                 if self._repeated is not None and self._is_answered(stream, value, events[at + 1 : at + 2]):
                     continue  # the event of its message is that of an unknown stream
-                self._begin(stream, *value)  # type: ignore[misc]  # see _http2.pyi
+                packed, timeout_ns = value
+                begun = begin_call(state, self, stream, self._read_head(packed))
+                if isinstance(begun, bytes):
+                    session.refuse(stream, begun)
+                    continue
+                calls[stream] = begun
+                if timeout_ns != -1:
+                    self._begin_deadline(begun, timeout_ns)
                 # The end of a request without messages may come in the same read as its head.
                 if ended and stream in calls:
                     calls[stream].ended()
@@ -203,7 +210,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             else:
                 try:
                     if kind == _MESSAGE:
-                        call.message(value, ended)  # type: ignore[arg-type]
+                        call.message(value, ended)
                     else:
                         self._tell(call, kind, value, ended)
                 except Exception:  # a bug of the server fails this call only
@@ -255,16 +262,11 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     # Events.
 
-    def _begin(self, stream: int, packed: bytes, timeout_ns: int) -> None:
-        call = begin_call(self._state, self, stream, self._read_head(packed))
-        if isinstance(call, bytes):
-            self.session.refuse(stream, call)
-            return
-        self._calls[stream] = call
-        if timeout_ns >= 0:
-            call.begin_deadline(timeout_ns / 1e9)
-        elif timeout_ns < -1:
+    def _begin_deadline(self, call: Call, timeout_ns: int) -> None:
+        if timeout_ns < 0:
             call.fail(Status.INTERNAL, "the header grpc-timeout cannot be read")
+        else:
+            call.begin_deadline(timeout_ns / 1e9)
 
     def _is_answered(self, stream: int, request: Any, following: list[Event]) -> bool:
         """Answer a call without making one, if the next event is its message, and there is an answer to it."""
@@ -274,7 +276,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         ((kind, of, message, _),) = following
         if kind != _MESSAGE or of != stream:
             return False
-        parts = find_answer(self._state, message)  # type: ignore[arg-type]  # see _http2.pyi
+        parts = find_answer(self._state, message)
         if parts is None:
             self._repeated = None
             return False
@@ -346,6 +348,11 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def over(self, stream: int) -> None:
         """See call.Connection."""
         self._calls.pop(stream, None)
+
+    def answered(self, stream: int) -> None:
+        """See call.Connection."""
+        self._calls.pop(stream, None)
+        self.said()
 
     def repeats(self, head: bytes) -> None:
         """See call.Connection."""

@@ -21,6 +21,7 @@ from pyruntime.runtime.frontends.grpc.status import HEAD, OK_TRAILERS, STATUS_OF
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.threads import ANSWERED_AT_ONCE_MAX, at_once, in_thread
+from pyruntime.runtime.native._codecs import write_message
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.errors import InferenceError
 
@@ -124,12 +125,14 @@ class InferCall(InferringCall):
         if encoding is not None or request.options.classes or self._head.load_format:
             self._make_answer(request, outcome, encoding)
             return
-        try:
-            parts = encode_infer(outcome) if self._repeatable is None else encode_any(outcome)
-        except InferenceError as exc:
-            outcome.release()
-            self.fail(STATUS_OF[exc.code], exc.message)
-            return
+        parts = write_message(outcome, None) if self._repeatable is None else None
+        if parts is None:
+            try:
+                parts = encode_any(outcome)
+            except InferenceError as exc:
+                outcome.release()
+                self.fail(STATUS_OF[exc.code], exc.message)
+                return
         if self._repeatable is not None:
             self._prepare(request, outcome, parts)
         self._connection.session.respond(self._stream, HEAD, parts, OK_TRAILERS, outcome.release)
@@ -172,9 +175,12 @@ class InferCall(InferringCall):
         self._end()
 
     def _end(self) -> None:
-        self._leave()
-        self._end_count()
-        self._connection.said()
+        self._over = True
+        if self._end_deadline is not None:
+            self._end_deadline()
+        self._counted = False
+        self._connection.answered(self._stream)
+        self._state.end_request()
 
     def _cancel(self) -> None:
         self._free()

@@ -168,19 +168,20 @@ class InferringCall(Call):
         """Submit a request that native code reads whole. Returns False for any other: see codecs/infer_message.h."""
         name, version, id, size = target
         state = self._state
-        try:
-            model = state.resolve(name, version)
-            if (model.spec.decoupled and not self.is_stream) or self._head.forwarded:
-                return False
-            if model.answers is not None and self._is_answered(model.answers, message, id):
-                return True
-            slot = model.memory.allocate(size) if size else None
-        except InferenceError:
+        model = state.table.serving.get((name, version))
+        if model is None or state.exiting or (model.spec.decoupled and not self.is_stream) or self._head.forwarded:
             return False
-        if slot is None:
-            plain = model.plain.read_message(id, message, _NO_MEMORY, 0)
-        else:
+        if model.answers is not None and self._is_answered(model.answers, message, id):
+            return True
+        slot = None
+        if size:
+            try:
+                slot = model.memory.allocate(size)
+            except InferenceError:
+                return False
             plain = model.plain.read_message(id, message, slot.view, slot.offset)
+        else:
+            plain = model.plain.read_message(id, message, _NO_MEMORY, 0)
         if plain is None:
             if slot is not None:
                 slot.free()

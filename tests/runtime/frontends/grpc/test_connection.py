@@ -126,8 +126,8 @@ class TestCalls:
 
     def test_a_bug_costs_one_call(self, dial, ask, server, monkeypatch, caplog):
         peer = dial()
-        monkeypatch.setattr(server.state, "resolve", lambda *_: 1 / 0)
-        for contents in ([1.0], LARGE):
+        for name, contents in (("allocate", [1.0]), ("allocate_growing", LARGE)):
+            monkeypatch.setattr(server.model.memory, name, lambda *_: 1 / 0)
             answer = peer[peer.call(peer.INFER, ask(*contents))]
             assert answer.status == (13, "the server failed to handle the request")
         monkeypatch.undo()

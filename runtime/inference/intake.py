@@ -199,6 +199,8 @@ class Intake:
     def submit_plain(self, incoming: IncomingRequest[O], model: ModelVersion, plain: PlainRequest, options: O) -> None:
         """Queue a request that native code has read. Raises InferenceError as `submit` does."""
         slots: list[Slot] = [] if incoming.slot is None else [incoming.slot]
+        if plain.slot is not None:
+            slots.append(plain.slot)
         incoming.options = options
         incoming.slot = None
         self._start(incoming, model, plain.job(model.spec, slots, incoming.respond, time.monotonic_ns()))

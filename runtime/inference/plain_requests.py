@@ -8,25 +8,32 @@ which word the errors. What it accepts means the same there.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.execution.signature import signature_of
+from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.native._codecs import InferReader
 from pyruntime.runtime.requests.types import Slot
 from pyruntime.utils.dtypes import BY_NAME
+from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.request_codec import RequestOptions, TensorRef
 
 # The most inputs, or outputs, and the most dimensions, of models whose requests native code reads (native/codecs).
 TENSORS_MAX = 64
 DIMS_MAX = 32
 
+# A slot for so many bytes, placed so that byte `lead` of it is aligned, with a copy of the data.
+Allocate: TypeAlias = Callable[[int, int, bytes], RequestSlot]
+
 
 class PlainRequest(NamedTuple):
     """What native code has read: the id, the fields of RequestOptions, the inputs, the batch size, the priority.
 
-    `binary`: the client wants its outputs as binary data, all of them or none.
+    `binary`: the client wants its outputs as binary data, all of them or none; or whether it wants each one so, by its
+    name. `slot` is the memory of inputs whose contents were made from the document, None if there are none.
     """
 
     id: str
@@ -34,7 +41,8 @@ class PlainRequest(NamedTuple):
     tensors: list[TensorRef]
     rows: int
     priority: int
-    binary: bool
+    binary: bool | dict[str, bool]
+    slot: RequestSlot | None = None
 
     def job(self, spec: ModelSpec, slots: list[Slot], respond: Respond, now_ns: int) -> Job:
         """The job of this request, which lies in `slots` and has arrived now."""
@@ -59,14 +67,20 @@ class PlainRequests:
         if len(inputs) <= TENSORS_MAX and len(spec.outputs) <= TENSORS_MAX and _are_plain(spec):
             self._reader = InferReader(inputs, list(spec.outputs), spec.max_batch_size)
 
-    def read_document(self, body: memoryview | bytes, document_length: int, address: int) -> PlainRequest | None:
+    def read_document(
+        self, body: memoryview | bytes | bytearray, document_length: int, address: int, allocate: Allocate
+    ) -> PlainRequest | None:
         """A request over HTTP, whose document is the first `document_length` bytes of `body`; None if it is not plain.
 
-        The body lies at `address`, from which the addresses of its tensors are counted.
+        The body lies at `address`, from which the addresses of its tensors are counted. `allocate` gives memory to
+        those whose contents are in the document: RequestMemory.allocate. If there is none, the reference says so.
         """
         if self._reader is None:
             return None
-        fields = self._reader.read_document(body, document_length, address)
+        try:
+            fields = self._reader.read_document(body, document_length, address, allocate)
+        except InferenceError:
+            return None
         # As the constructor does, which costs a call.
         return None if fields is None else tuple.__new__(PlainRequest, fields)
 

@@ -8,13 +8,14 @@ What is not plain is a miss (None): the reference in Python reads it, and words 
 that is accepted means what it means there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from typing_extensions import Buffer
 
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.header_pattern import Forwarded
+from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.request_codec import TensorRef
 
@@ -64,10 +65,19 @@ def write_message(response: InferResponse, final: bool | None, /) -> list[bytes 
     and numbers that protobuf cannot express.
     """
 
-# What is read of a request: (id, options, tensors, rows, priority, outputs are binary). `options` has the fields of
-# RequestOptions. The names, datatypes, shapes, sizes and strings of the tensors, the batch size, and the names of
-# outputs are as the model declares them.
-Plain: TypeAlias = tuple[str, tuple[int | str, int, int, list[str] | None, str], list[TensorRef], int, int, bool]
+# What is read of a request: (id, options, tensors, rows, priority, outputs are binary, slot). `options` has the fields
+# of RequestOptions. The names, datatypes, shapes, sizes and strings of the tensors, the batch size, and the names of
+# outputs are as the model declares them. Outputs are binary, or are not, all in one way or each as a dict says. `slot`
+# is the memory of tensors whose contents were made, None if there are none.
+Plain: TypeAlias = tuple[
+    str,
+    tuple[int | str, int, int, list[str] | None, str],
+    list[TensorRef],
+    int,
+    int,
+    bool | dict[str, bool],
+    RequestSlot | None,
+]
 
 class InferReader:
     """Reads inference requests to one model. It does not change. Any thread may use it."""
@@ -83,11 +93,14 @@ class InferReader:
         Raises ValueError for more than 64 inputs, 64 outputs, or 32 dimensions.
         """
 
-    def read_document(self, body: Buffer, document_length: int, address: int, /) -> Plain | None:
-        """A request over HTTP, whose tensors follow the document as binary data.
+    def read_document(
+        self, body: Buffer, document_length: int, address: int, allocate: Callable[[int, int, bytes], RequestSlot], /
+    ) -> Plain | None:
+        """A request over HTTP, whose tensors are in the document or follow it as binary data.
 
         The document is the first `document_length` bytes of `body`, and the body lies at `address`, from which those of
-        the tensors are counted.
+        the tensors are counted. `allocate`, with a size, 0 and the bytes, gives memory to the contents of tensors in
+        the document. What it raises is raised.
         """
 
     def read_message(self, id: str, message: Buffer, memory: Buffer, address: int, /) -> Plain | None:

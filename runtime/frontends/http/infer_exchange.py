@@ -16,7 +16,13 @@ from pyruntime.runtime.frontends.http.document_key import split_document
 from pyruntime.runtime.frontends.http.json_large import LargeDocument
 from pyruntime.runtime.frontends.http.json_pieces import LARGE_BYTES
 from pyruntime.runtime.frontends.http.known_exchange import know
-from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, OutputOptions, decode_infer
+from pyruntime.runtime.frontends.http.kserve_request import (
+    ALL_BINARY,
+    ALL_JSON,
+    OutputOptions,
+    decode_infer,
+    output_options,
+)
 from pyruntime.runtime.frontends.http.kserve_response import encode_binary, encode_infer
 from pyruntime.runtime.frontends.http.large_answer import large_body
 from pyruntime.runtime.frontends.http.large_exchange import LargeExchange
@@ -111,27 +117,27 @@ class InferExchange(LargeExchange[OutputOptions]):
         if length > PARSED_AT_ONCE_MAX and (slot is not None or lead is None):
             self._parse(body if slot is None else slot.view[:length].tobytes())
             return
-        if slot is None or not lead:
+        if self.head.forwarded or (lead is not None and (slot is None or not lead)):
             self._state.intake.submit(self, model)
-        elif model.knows_requests:
+        elif slot is not None and lead and model.knows_requests:
             self._submit_known(model, slot, lead)
         else:
-            self._submit_binary(model, slot, lead)
+            self._submit_plain(model, slot, length)
         # A slot may have taken over the claim, but never the turn.
         if self._claim is not None or self._turn is not None:
             self._end_claim()
 
-    def _submit_binary(self, model: ModelVersion, slot: RequestSlot, lead: int) -> None:
-        """Queue a request whose tensors follow the document, which is the first `lead` bytes of `slot`."""
-        intake = self._state.intake
-        plain = None if self.head.forwarded else model.plain.read_document(slot.view, lead, slot.offset)
+    def _submit_plain(self, model: ModelVersion, slot: RequestSlot | None, length: int) -> None:
+        """Queue a request that native code may read. Its document is the first `length` bytes of the body."""
+        body, base = (self._body, 0) if slot is None else (slot.view, slot.offset)
+        plain = model.plain.read_document(body, length, base, model.memory.allocate)
         if plain is None:
-            intake.submit(self, model)
+            self._state.intake.submit(self, model)
         else:
-            intake.submit_plain(self, model, plain, ALL_BINARY if plain.binary else ALL_JSON)
+            self._state.intake.submit_plain(self, model, plain, output_options(plain.binary))
 
     def _submit_known(self, model: ModelVersion, slot: RequestSlot, lead: int) -> None:
-        """As `_submit_binary`, to a model whose instances recognise requests by themselves."""
+        """As `_submit_plain`, to a model whose instances recognise requests by themselves."""
         document = slot.view[:lead].tobytes()
         key, id, sequence = split_document(document, slot.size - lead)
         plan = self._state.intake.submit(self, model, key, id, lead, sequence)

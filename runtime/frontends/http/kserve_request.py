@@ -81,6 +81,13 @@ ALL_BINARY = OutputOptions(default_binary=True)
 ALL_JSON = OutputOptions(default_binary=False)
 
 
+def output_options(binary: bool | dict[str, bool]) -> OutputOptions:
+    """The options of outputs that are all binary or all not, or each as a dict says by its name."""
+    if binary is True:
+        return ALL_BINARY
+    return ALL_JSON if binary is False else OutputOptions(default_binary=False, binary=binary)
+
+
 def decode_infer(
     body: memoryview,
     header_length: int | None,
@@ -250,9 +257,9 @@ def _read_place(what: str, parameters: Mapping[str, Any]) -> tuple[str, int, int
 
 def _options(flags: dict[str, bool], classes: dict[str, int]) -> OutputOptions:
     ways = set(flags.values())
-    if len(ways) > 1 or classes:
+    if classes:
         return OutputOptions(default_binary=False, binary=flags, classes=classes)
-    return ALL_BINARY if True in ways else ALL_JSON
+    return output_options(flags if len(ways) > 1 else True in ways)
 
 
 def _bad_name(request: InferRequest, name: object, what: str) -> InferenceError:

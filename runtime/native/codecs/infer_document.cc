@@ -3,7 +3,10 @@
 
 #include "infer_document.h"
 
-#include "json_text.h"
+#include <algorithm>
+
+#include "json_contents.h"
+#include "json_parameter.h"
 #include "scanner.h"
 
 namespace pyruntime {
@@ -13,8 +16,9 @@ class DocumentReader {
  public:
   DocumentReader(const DeclaredModel& model, std::string_view body, size_t document, InferRequest* out)
       : body_(body),
-        scanner_(body.data(), body.data() + document),
+        scanner_(body.data(), body.data() + document, &out->texts),
         position_(document),
+        has_binary_(document < body.size()),
         builder_(model, out),
         out_(out) {}
 
@@ -27,8 +31,9 @@ class DocumentReader {
       if (name == "outputs") return Note(&seen, 3) && scanner_.Elements([&] { return ReadOutput(); });
       return false;
     });
-    return is_read && scanner_.AtEnd() && (seen & 4) != 0 && position_ == body_.size() && builder_.Complete() &&
-           ChooseBinary();
+    out_->AlignContents();
+    ChooseBinary();
+    return is_read && scanner_.AtEnd() && (seen & 4) != 0 && position_ == body_.size() && builder_.Complete();
   }
 
  private:
@@ -48,20 +53,7 @@ class DocumentReader {
   // A parameter that only the model knows.
   bool ReadOwn(std::string_view name) {
     std::string value;
-    const char first = scanner_.Next();
-    if (first == '"') {
-      std::string_view text;
-      if (!scanner_.String(&text) || !AddJsonText(text, &value)) return false;
-    } else if (first == 't' || first == 'f') {
-      bool flag;
-      if (!scanner_.Boolean(&flag)) return false;
-      value = flag ? "true" : "false";
-    } else {
-      uint64_t number;
-      if (!scanner_.Unsigned(&number)) return false;
-      value = std::to_string(number);
-    }
-    return builder_.AddParameter(name, value);
+    return ReadJsonParameter(&scanner_, &value) && builder_.AddParameter(name, value);
   }
 
   bool ReadSequence() {
@@ -74,18 +66,47 @@ class DocumentReader {
     std::string_view name, datatype;
     InferTensor tensor;
     uint64_t seen = 0, size = 0;
+    Scanner data = scanner_;
     tensor.dims = 0;
     const bool is_read = scanner_.Members([&](std::string_view member) {
       if (member == "name") return Note(&seen, 0) && scanner_.String(&name);
       if (member == "datatype") return Note(&seen, 1) && scanner_.String(&datatype);
       if (member == "shape") return Note(&seen, 2) && scanner_.Elements([&] { return ReadDim(&tensor); });
-      if (member == "parameters") return Note(&seen, 3) && ReadSize(&size);
+      if (member == "parameters") return Note(&seen, 3) && ReadSize(&size, &seen);
+      if (member == "data") return Note(&seen, 5) && ReadData(datatype, &tensor, &data);
       return false;
     });
-    if (!is_read || seen != 15 || size > body_.size() - position_) return false;
+    if (!is_read || (seen & 7) != 7) return false;
+    // Either of them, and never both.
+    if ((seen & 48) == 32) return AddMade(name, datatype, &data, &tensor);
+    if ((seen & 48) != 16 || size > body_.size() - position_) return false;
     tensor.offset = position_;
     position_ += size;
+    if (!has_binary_) {
+      // It is empty, and lies where those in the document do: the body is in no memory of its own.
+      tensor.offset = out_->AlignContents();
+      tensor.made = true;
+      return builder_.AddInput(name, datatype, {}, &tensor);
+    }
     return builder_.AddInput(name, datatype, body_.substr(tensor.offset, size), &tensor);
+  }
+
+  // Contents as JSON. If their datatype stands behind them, it is only noted where they are.
+  bool ReadData(std::string_view datatype, InferTensor* tensor, Scanner* data) {
+    tensor->made = !datatype.empty();
+    return tensor->made ? MakeContents(datatype, &scanner_, tensor) : scanner_.Skip(data);
+  }
+
+  bool MakeContents(std::string_view datatype, Scanner* data, InferTensor* tensor) {
+    tensor->offset = out_->AlignContents();
+    int64_t count;
+    return ReadContents(datatype, data, &out_->contents, &count);
+  }
+
+  bool AddMade(std::string_view name, std::string_view datatype, Scanner* data, InferTensor* tensor) {
+    if (!tensor->made && !(MakeContents(datatype, data, tensor) && data->AtEnd())) return false;
+    tensor->made = true;
+    return builder_.AddInput(name, datatype, std::string_view(out_->contents).substr(tensor->offset), tensor);
   }
 
   bool ReadDim(InferTensor* tensor) {
@@ -95,12 +116,10 @@ class DocumentReader {
     return true;
   }
 
-  bool ReadSize(uint64_t* size) {
-    uint64_t seen = 0;
-    const bool is_read = scanner_.Members([&](std::string_view name) {
-      return name == "binary_data_size" && Note(&seen, 0) && scanner_.Unsigned(size);
+  bool ReadSize(uint64_t* size, uint64_t* seen) {
+    return scanner_.Members([&](std::string_view name) {
+      return name == "binary_data_size" && Note(seen, 4) && scanner_.Unsigned(size);
     });
-    return is_read && seen != 0;
   }
 
   bool ReadOutput() {
@@ -114,8 +133,8 @@ class DocumentReader {
     });
     if (!is_read || (seen & 1) == 0) return false;
     if (!builder_.AddOutput(name)) return false;
-    if ((seen & 4) == 0) ++by_default_;
-    else if (is_binary) ++binary_;
+    out_->binary.push_back(is_binary);
+    is_default_.push_back((seen & 4) == 0);
     return true;
   }
 
@@ -125,21 +144,25 @@ class DocumentReader {
     });
   }
 
-  // All outputs are binary, or none is. The default may stand behind the outputs in the document.
-  bool ChooseBinary() {
-    const size_t binary = binary_ + (binary_default_ ? by_default_ : 0);
-    out_->binary_outputs = out_->outputs.empty() ? binary_default_ : binary != 0;
-    return out_->outputs.empty() || binary == 0 || binary == out_->outputs.size();
+  // The default may stand behind the outputs in the document.
+  void ChooseBinary() {
+    std::vector<bool>& binary = out_->binary;
+    for (size_t index = 0; index < binary.size(); ++index) {
+      if (is_default_[index]) binary[index] = binary_default_;
+    }
+    out_->binary_outputs = binary.empty() ? binary_default_ : binary[0];
+    if (std::find(binary.begin(), binary.end(), !out_->binary_outputs) == binary.end()) binary.clear();
   }
 
   const std::string_view body_;
   Scanner scanner_;
   size_t position_;
+  const bool has_binary_;
   RequestBuilder builder_;
   InferRequest* const out_;
   bool binary_default_ = false;
-  size_t by_default_ = 0;
-  size_t binary_ = 0;
+  // Whether each output is binary only if that is the default.
+  std::vector<bool> is_default_;
 };
 
 }  // namespace

@@ -5,7 +5,7 @@
 //
 //   body     := document binary*
 //   document := {"id"?, "parameters"?, "inputs": [input*], "outputs"?: [output*]}
-//   input    := {"name", "shape", "datatype", "parameters": {"binary_data_size"}}
+//   input    := {"name", "shape", "datatype", "parameters": {"binary_data_size"} | "data": contents}
 //   output   := {"name", "parameters"?: {"binary_data"?}}
 //
 // The reference is frontends/http/kserve_request.py.

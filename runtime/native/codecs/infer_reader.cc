@@ -129,26 +129,54 @@ PyObject* OptionsTuple(const InferReader& reader, const InferRequest& request) {
                 request.parameters.empty() ? reader.no_parameters.share() : Text(request.parameters)});
 }
 
-// References to the tensors in main memory: utils/request_codec.TensorRef.
-PyObject* TensorList(const InferReader& reader, const InferRequest& request, unsigned long long address) {
+// References to the tensors in main memory: utils/request_codec.TensorRef. What was read lies at `address`, and the
+// contents that were made at `made`.
+PyObject* TensorList(const InferReader& reader, const InferRequest& request, unsigned long long address,
+                     unsigned long long made) {
   return List(request.tensors, [&](const InferTensor& tensor) {
     const auto& [name, datatype] = reader.inputs[tensor.input];
     return Tuple({name.share(), datatype.share(), ShapeList(tensor),
-                  PyLong_FromUnsignedLongLong(address + tensor.offset), PyLong_FromUnsignedLongLong(tensor.byte_size),
-                  PyLong_FromLong(0), PyLong_FromLong(0)});
+                  PyLong_FromUnsignedLongLong((tensor.made ? made : address) + tensor.offset),
+                  PyLong_FromUnsignedLongLong(tensor.byte_size), PyLong_FromLong(0), PyLong_FromLong(0)});
   });
 }
 
-PyObject* RequestTuple(const InferReader& reader, const InferRequest& request, PyObject* id,
-                       unsigned long long address) {
-  return Tuple({id, OptionsTuple(reader, request), TensorList(reader, request, address),
+// Whether outputs are binary: a bool for all of them, or a dict with one for each by its name.
+PyObject* BinaryOutputs(const InferReader& reader, const InferRequest& request) {
+  if (request.binary.empty()) return PyBool_FromLong(request.binary_outputs ? 1 : 0);
+  Ref flags(PyDict_New());
+  for (size_t index = 0; flags && index < request.binary.size(); ++index) {
+    PyObject* name = reader.outputs[request.outputs[index]].get();
+    if (PyDict_SetItem(flags.get(), name, request.binary[index] ? Py_True : Py_False) < 0) return nullptr;
+  }
+  return flags.release();
+}
+
+// Calls `allocate` with the contents that were made. Sets the slot that it returns, and their address.
+bool Place(const InferRequest& request, PyObject* allocate, Ref* slot, unsigned long long* address) {
+  const Ref size(PyLong_FromSize_t(request.contents.size())), lead(PyLong_FromLong(0)), data(Bytes(request.contents));
+  if (!size || !lead || !data) return false;
+  *slot = Ref(PyObject_CallFunctionObjArgs(allocate, size.get(), lead.get(), data.get(), nullptr));
+  const Ref offset(*slot ? PyObject_GetAttrString(slot->get(), "offset") : nullptr);
+  if (!offset) return false;
+  *address = PyLong_AsUnsignedLongLong(offset.get());
+  return PyErr_Occurred() == nullptr;
+}
+
+// The fields of inference/plain_requests.PlainRequest, in their order.
+PyObject* RequestTuple(const InferReader& reader, const InferRequest& request, PyObject* id, unsigned long long address,
+                       PyObject* allocate = nullptr) {
+  Ref owned_id(id), slot(Py_NewRef(Py_None));
+  unsigned long long made = 0;
+  if (!request.contents.empty() && !Place(request, allocate, &slot, &made)) return nullptr;
+  return Tuple({owned_id.release(), OptionsTuple(reader, request), TensorList(reader, request, address, made),
                 PyLong_FromLongLong(request.rows), PyLong_FromUnsignedLongLong(request.priority),
-                PyBool_FromLong(request.binary_outputs ? 1 : 0)});
+                BinaryOutputs(reader, request), slot.release()});
 }
 
 PyObject* ReaderReadDocument(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 3) {
-    PyErr_SetString(PyExc_TypeError, "read_document() takes a body, the length of its document, and an address");
+  if (count != 4) {
+    PyErr_SetString(PyExc_TypeError, "read_document() takes a body, the length of its document, an address, and memory");
     return nullptr;
   }
   const size_t document = PyLong_AsSize_t(arguments[1]);
@@ -159,7 +187,7 @@ PyObject* ReaderReadDocument(PyObject* self, PyObject* const* arguments, Py_ssiz
   const InferReader& reader = ReaderOf(self);
   InferRequest request;
   if (!ReadInferDocument(reader.model, view.bytes(), document, &request)) Py_RETURN_NONE;
-  return RequestTuple(reader, request, Text(request.id), address);
+  return RequestTuple(reader, request, Text(request.id), address, arguments[3]);
 }
 
 PyObject* ReaderReadMessage(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {

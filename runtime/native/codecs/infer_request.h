@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <forward_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,8 @@ constexpr size_t kIdLengthMax = 4096;
 constexpr size_t kSequenceNameMax = 128;
 // The most elements of a BYTES tensor that are counted here, as at once in config/inputs.py: a thread counts more.
 constexpr int64_t kStringsMax = 16 << 10;
+// How contents are aligned, as in utils/arena.py.
+constexpr size_t kContentsAlignment = 64;
 // The most parameters of a request that only the model knows: each is compared with all others.
 constexpr size_t kParametersMax = 32;
 
@@ -41,16 +44,19 @@ struct DeclaredModel {
   int64_t max_batch_size = 0;
 };
 
-// A tensor of a request: the number of its input, its shape, and where its contents lie in what was read.
+// A tensor of a request: the number of its input, its shape, and where its contents lie in what was read. If they are
+// `made`, it is where they lie in InferRequest::contents.
 struct InferTensor {
   size_t input;
   size_t dims;
   int64_t shape[kDimsMax];
   uint64_t offset;
   uint64_t byte_size;
+  bool made = false;
 };
 
-// Texts are views of what was read. `outputs` are numbers of outputs, which are all that are asked for if there are none.
+// Texts are views of what was read, or of `texts`. `outputs` are numbers of outputs, which are all that are asked for if
+// there are none.
 struct InferRequest {
   std::string_view id;
   std::string_view sequence_name;
@@ -60,11 +66,22 @@ struct InferRequest {
   uint64_t priority = 0;
   uint64_t timeout_us = 0;
   bool binary_outputs = false;
+  // Whether each of `outputs` is to be binary, if some are and others are not.
+  std::vector<bool> binary;
   int64_t rows = 1;
   std::vector<InferTensor> tensors;
   std::vector<size_t> outputs;
   // The members of a JSON object: parameters that only the model knows.
   std::string parameters;
+  // The contents of tensors that were not bytes in what was read, each aligned for any datatype.
+  std::string contents;
+  std::forward_list<std::string> texts;
+
+  // Aligns the end of `contents`, and returns it.
+  uint64_t AlignContents() {
+    contents.resize((contents.size() + kContentsAlignment - 1) / kContentsAlignment * kContentsAlignment);
+    return contents.size();
+  }
 };
 
 // Notes that something is there. False if it was there before: two readings are possible then.

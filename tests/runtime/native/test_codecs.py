@@ -23,7 +23,7 @@ from pyruntime.runtime.execution.job import request_options, tensor_refs
 from pyruntime.runtime.frontends.grpc import infer_request
 from pyruntime.runtime.frontends.grpc.call_request import places_of
 from pyruntime.runtime.frontends.grpc.schema import ModelInferRequest
-from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, NO_CLIENT_MEMORY, decode_infer
+from pyruntime.runtime.frontends.http.kserve_request import NO_CLIENT_MEMORY
 from pyruntime.runtime.frontends.http.request_head import BadRequest, HeadReader, read_plain
 from pyruntime.runtime.inference.plain_requests import PlainRequest, PlainRequests
 from pyruntime.runtime.native._codecs import InferReader, PlainHeadReader, read_target
@@ -32,6 +32,18 @@ from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.errors import InferenceError
 
 from ..model_specs import BARE_SPEC
+from .json_values import mostly
+from .plain_bodies import (
+    ADDRESS,
+    ALONE,
+    BATCHING,
+    FLOATS,
+    check_request_is_read_as_by_the_reference,
+    inputs,
+    read,
+    requests,
+    with_another_byte,
+)
 
 # --- heads
 
@@ -155,16 +167,6 @@ def heads(draw):
     return draw(with_another_byte(head))
 
 
-@st.composite
-def with_another_byte(draw, data):
-    """Mostly as it is; else with a byte changed, taken away or put in."""
-    if not data or draw(st.integers(0, 3)):
-        return data
-    at = draw(st.integers(0, len(data) - 1))
-    new = draw(st.sampled_from([b"", b"\xff", *(bytes([each]) for each in b'\0 \t\r\n:",}]0e')]))
-    return data[:at] + new + data[at + draw(st.integers(0, 1)) :]
-
-
 def read_by_reference(head):
     try:
         return REFERENCE.read(head)
@@ -212,136 +214,6 @@ def test_a_head_that_ends_early_is_no_head():
 
 # --- requests
 
-FLOATS = TensorSpec("FLOATS", "FP32", (-1,), (-1, -1))
-FIXED = TensorSpec("FIXED", "INT8", (2,), (-1, 2), optional=True)
-TEXTS = TensorSpec("TEXTS", "BYTES", (-1,), (-1, -1), optional=True)
-OUTPUTS = {name: TensorSpec(name, "FP32", (-1,), (-1, -1)) for name in ("Y", "Z")}
-BATCHING = replace(
-    BARE_SPEC,
-    inputs={"FLOATS": FLOATS, "FIXED": FIXED, "TEXTS": TEXTS},
-    outputs=OUTPUTS,
-    required_inputs=frozenset({"FLOATS"}),
-    max_batch_size=4,
-)
-ALONE = replace(
-    BARE_SPEC,
-    inputs={"FLOATS": replace(FLOATS, shape=(-1,)), "TEXTS": replace(TEXTS, shape=(-1,), optional=False)},
-    outputs=OUTPUTS,
-    required_inputs=frozenset({"FLOATS", "TEXTS"}),
-    max_batch_size=0,
-)
-ADDRESS = 4096
-
-
-def reference(spec, body, length):
-    """What the reference makes of a request: the fields of PlainRequest, or an error."""
-    try:
-        request, options = decode_infer(memoryview(body), length, spec, base=ADDRESS)
-        check_request(spec, request)
-    except InferenceError as exc:
-        return exc
-    assert options in (ALL_BINARY, ALL_JSON)
-    refs, priority = tensor_refs(request.inputs), request.priority
-    return PlainRequest(request.id, request_options(request), refs, request.batch_size, priority, options is ALL_BINARY)
-
-
-ODD_SHAPES = st.lists(st.sampled_from([0, 1, 2, 3, 5, -1, 2**31, 2**62, 2**64, 1.0, "1", None, True]), max_size=3)
-WHATEVER = st.sampled_from([None, True, 0, -1, 1.5, "", "x", "é", "\\", '"', [], {}, [1], {"a": 1}])
-
-
-def mostly(usual, odd, rare=30):
-    """What clients send, and once in so many times something else: with more of that hardly any would be accepted."""
-    return st.integers(0, rare).flatmap(lambda number: usual if number else odd)
-
-
-class Members(list):
-    """An object as it is written: a name may be there twice."""
-
-
-@st.composite
-def members(draw, wanted, others=("more",)):
-    """An object with these members in any order, and seldom without one, or with others."""
-    missing = draw(mostly(st.none(), st.sampled_from([*wanted, None])))
-    chosen = [(name, value) for name, value in wanted.items() if name != missing]
-    more = draw(mostly(st.none(), st.sampled_from([*wanted, *others])))
-    if more is not None:
-        chosen.append((more, draw(WHATEVER)))
-    return Members(draw(st.permutations(chosen)))
-
-
-def write(value, comma, colon):
-    if isinstance(value, Members):
-        return "{" + comma.join(f"{json.dumps(name)}{colon}{write(each, comma, colon)}" for name, each in value) + "}"
-    if isinstance(value, list):
-        return "[" + comma.join(write(each, comma, colon) for each in value) + "]"
-    return json.dumps(value, ensure_ascii=False)
-
-
-@st.composite
-def inputs(draw, name, shape):
-    datatype = {"FLOATS": "FP32", "FIXED": "INT8", "TEXTS": "BYTES"}.get(name, "FP32")
-    shape = draw(mostly(st.just(shape), ODD_SHAPES))
-    count = math.prod(dim if type(dim) is int and 0 <= dim < 9 else 1 for dim in shape)
-    if datatype == "BYTES":
-        words = [draw(st.binary(max_size=3)) for _ in range(count)]
-        contents = b"".join(len(word).to_bytes(4, "little") + word for word in words)
-        contents = draw(mostly(st.just(contents), with_another_byte(contents)))
-    else:
-        contents = bytes(count * (4 if datatype == "FP32" else 1))
-    size = draw(mostly(st.just(len(contents)), st.sampled_from([0, 1, 4, 8, 2**63, -1, "8", 8.0])))
-    datatype = draw(mostly(st.just(datatype), st.sampled_from(["FP32", "INT32", "fp32", "", 1])))
-    parameters = draw(members({"binary_data_size": size}, ["shared_memory_region"]))
-    entry = {"name": name, "shape": shape, "datatype": datatype, "parameters": parameters}
-    return draw(members(entry, ["data"])), contents
-
-
-FLAGS = mostly(st.booleans(), st.sampled_from([1, None]))
-OPTIONS = {
-    "binary_data_output": FLAGS,
-    "sequence_id": mostly(
-        st.sampled_from([0, 1, 10**18 - 1, "a", "a" * 128]), st.sampled_from([10**18, "", "a" * 129])
-    ),
-    "sequence_start": FLAGS,
-    "sequence_end": FLAGS,
-    "priority": mostly(st.integers(0, 3), st.sampled_from([2**64, -1])),
-    "timeout": mostly(st.just(1000), st.just(1.5)),
-    "own": st.sampled_from([0, 7, True, "text", "", -1, 1.5, "é", '"', None, 2**63]),
-    "more": st.sampled_from([1, False, "b"]),
-}
-IDS = mostly(st.sampled_from(["", "1", "x" * 50]), st.sampled_from(["é", "a\nb", '"', 7]))
-
-
-@st.composite
-def outputs(draw):
-    """Mostly all outputs are wanted in one way."""
-    is_binary, entries = draw(st.booleans()), []
-    for name in draw(st.sampled_from([["Y"], ["Z"], ["Y", "Z"], [], ["Y", "Y"], ["W"]])):
-        entry = draw(members({"name": name}, ["parameters"]))
-        if draw(st.booleans()):
-            flag = draw(mostly(st.just(is_binary), FLAGS))
-            entry.append(("parameters", draw(members({"binary_data": flag}, ["classification"]))))
-        entries.append(entry)
-    return entries
-
-
-@st.composite
-def requests(draw, names, shape):
-    names = draw(st.permutations(names[: draw(st.integers(2, len(names)))]))
-    chosen = [draw(inputs(name, shape(name))) for name in draw(mostly(st.just(names), st.just([*names, *names[:1]])))]
-    document = {"inputs": [entry for entry, _ in chosen]}
-    if draw(st.booleans()):
-        document["id"] = draw(IDS)
-    if draw(st.booleans()):
-        document["outputs"] = draw(outputs())
-    if draw(st.booleans()):
-        some = draw(st.lists(st.sampled_from(sorted(OPTIONS)), unique=True))
-        document["parameters"] = draw(members({name: draw(OPTIONS[name]) for name in some}, ["custom", "triton_x"]))
-    comma, colon = draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,\r\n\t", " :")]))
-    text = write(draw(members(document)), comma, colon).encode()
-    text = draw(mostly(st.just(text), with_another_byte(text), rare=3))
-    body = text + b"".join(contents for _, contents in chosen) + draw(mostly(st.just(b""), st.just(b"x")))
-    return body, max(len(text) + draw(mostly(st.just(0), st.sampled_from([1, -1]))), 1)
-
 
 @pytest.mark.parametrize(
     ("spec", "names", "shape"),
@@ -356,12 +228,7 @@ def requests(draw, names, shape):
 def test_a_request_is_read_as_the_reference_does(spec, names, shape, data):
     """Native code accepts no request that the reference refuses, and reads none otherwise."""
     body, length = data.draw(requests(names, shape))
-    plain = PlainRequests(spec).read_document(body, length, ADDRESS)
-    event(f"is plain: {plain is not None}")
-    if plain is not None:
-        expected = reference(spec, body, length)
-        assert plain == expected
-        assert list(map(type, plain.options)) == list(map(type, expected.options))
+    event(f"is plain: {check_request_is_read_as_by_the_reference(spec, body, length)}")
 
 
 def infer_body(inputs, outputs=None, **options):
@@ -394,29 +261,27 @@ WORDS = np.array([[b"a", "ü".encode()], [b"", b"long" * 100]], dtype=object)
 def test_requests_of_clients_are_plain(outputs, options, is_binary):
     """Those of Triton's Python client, with numbers and texts, and with its options."""
     body, length = infer_body([binary("TEXTS", WORDS, "BYTES"), binary("FLOATS", ONE, "FP32")], outputs, **options)
-    plain = PlainRequests(BATCHING).read_document(body, length, ADDRESS)
-    assert plain is not None
-    assert plain == reference(BATCHING, body, length)
+    assert check_request_is_read_as_by_the_reference(BATCHING, body, length)
+    plain, _ = read(BATCHING, body, length)
     assert (plain.rows, plain.binary) == (2, is_binary)
 
 
 def test_a_request_that_ends_early_is_not_plain():
     """Wherever it ends, in the document or behind it."""
     body, length = infer_body([binary("FLOATS", ONE, "FP32")])
-    reader = PlainRequests(BATCHING)
     for end in range(len(body)):
-        assert reader.read_document(body[:end], min(length, end), ADDRESS) is None
+        assert read(BATCHING, body[:end], min(length, end)) is None
     for end in range(length):
-        assert reader.read_document(body, end, ADDRESS) is None
+        assert read(BATCHING, body, end) is None
 
 
 def test_more_strings_than_native_code_counts_are_left_to_a_thread():
     """So that the event loop waits for no request."""
     words = np.full((1, STRINGS_AT_ONCE_BYTES_MAX // 4 + 1), b"", dtype=object)
     body, length = infer_body([binary("FLOATS", ONE[:1], "FP32"), binary("TEXTS", words, "BYTES")])
-    assert PlainRequests(BATCHING).read_document(body, length, ADDRESS) is None
+    assert read(BATCHING, body, length) is None
     body, length = infer_body([binary("FLOATS", ONE[:1], "FP32"), binary("TEXTS", words[:, 1:], "BYTES")])
-    assert PlainRequests(BATCHING).read_document(body, length, ADDRESS) is not None
+    assert read(BATCHING, body, length) is not None
 
 
 @pytest.mark.parametrize(
@@ -432,7 +297,7 @@ def test_more_strings_than_native_code_counts_are_left_to_a_thread():
 def test_models_without_plain_requests(spec):
     """Those that see inputs otherwise than clients send them, and those with more tensors than native code reads."""
     body, length = infer_body([binary("FLOATS", ONE, "FP32")])
-    assert PlainRequests(spec).read_document(body, length, ADDRESS) is None
+    assert read(spec, body, length) is None
 
 
 # --- messages of gRPC
@@ -698,11 +563,11 @@ class TestInferReader:
         with pytest.raises(BufferError):
             InferReader([], [], 0).read_message("", b"", b"", 0)
 
-    @pytest.mark.parametrize("arguments", [(), (b"",), (b"", "a", 0), (1, 0, 0), (b"", 0, "a")])
+    @pytest.mark.parametrize("arguments", [(), (b"",), (b"", "a", 0, 0), (1, 0, 0, 0), (b"", 0, "a", 0)])
     def test_other_types_of_a_request(self, arguments):
         with pytest.raises(TypeError):
             InferReader([], [], 0).read_document(*arguments)
 
     def test_a_document_longer_than_the_body(self):
-        assert InferReader([], [], 0).read_document(b'{"inputs":[]}', 14, 0) is None
-        assert InferReader([], [], 0).read_document(b'{"inputs":[]}', 13, 0) is not None
+        assert InferReader([], [], 0).read_document(b'{"inputs":[]}', 14, 0, None) is None
+        assert InferReader([], [], 0).read_document(b'{"inputs":[]}', 13, 0, None) is not None

@@ -21,6 +21,7 @@ from pyruntime.runtime.brokers.link import BrokerLink
 from pyruntime.runtime.frontends import listeners as listeners_module
 from pyruntime.runtime.frontends.grpc import connection as grpc_module
 from pyruntime.runtime.frontends.http import connection as http_module
+from pyruntime.runtime.frontends.http import response_writer as response_writer_module
 from pyruntime.runtime.inference import gpu_use as gpu_use_module
 from pyruntime.runtime.inference import pending_bytes as pending_bytes_module
 from pyruntime.runtime.inference.model_version import ModelVersion
@@ -191,7 +192,7 @@ def stage():
         put(stub_link_module, "MESSAGES_AT_ONCE", 1)
         put(rounds_module, "AT_ONCE_MAX", 2)
         # Small responses are written without a copy as large ones are, and few clients fill the room for all.
-        put(http_module, "JOINED_BYTES_MAX", 200)
+        put(response_writer_module, "JOINED_BYTES_MAX", 200)
         put(pending_bytes_module, "CONNECTION_SHARE", 1.0)
         put(flow_control, "RESPONSES_AHEAD_MAX", WINDOW)
         put(returns_module, "CREDITS_WAITING_MAX", CREDITS_WAITING_MAX)

@@ -21,6 +21,7 @@ from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.execution.states import StateMemory
 from pyruntime.runtime.memory.client_use import ClientUse
+from pyruntime.runtime.native._codecs import OutputReader
 from pyruntime.runtime.regions import GpuRegion, SharedRegion
 from pyruntime.runtime.requests.parameters import parse_parameters
 from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OnGpu, OutputPlace, OutputTensor, Parameter
@@ -36,6 +37,8 @@ KEPT_RESPONSES_MAX = 256
 KEPT_OUTPUTS_MAX = 32
 KEPT_FIELDS_MAX = 1024
 
+# Outputs, and their size in bytes.
+_Outputs = tuple[list[OutputTensor], int]
 # The outcome of one request of a batch: a response, an error, or a value in place of both (see utils/messages.py).
 Outcome = InferResponse | InferenceError | int | None
 
@@ -51,8 +54,9 @@ def _not_leased(number: int) -> GpuRegion:
 class ResponseReader:
     """Decodes responses, whose tensors lie in one stub's response region.
 
-    A model mostly answers with the same names, datatypes and shapes, and its stub uses the same few slots. So most
-    responses are described as an earlier one was, and have the very same outputs: nobody may change them.
+    Native code reads outputs that are as the configuration says. A model often answers with the same shapes, and its
+    stub uses the same few slots. So many responses are described as an earlier one was, and have the very same outputs:
+    nobody may change them.
     """
 
     def __init__(
@@ -67,7 +71,7 @@ class ResponseReader:
         """`release` is called with the slot of a response, and the size of its tensors, when it is released.
 
         `leased` finds memory on a GPU, in which the stub writes, by its number. It raises PeerError. `check` is called
-        with outputs that are described as none before.
+        with outputs that may be otherwise than the configuration says.
         """
         self._check = check
         self._leased = leased
@@ -79,8 +83,10 @@ class ResponseReader:
         self._limit = region.limit
         self._base = address(region.number, 0)
         self._reshapes = any(output.reshape is not None for output in spec.outputs.values())
-        # By slot: a description, the outputs that it describes, and their size.
-        self._kept: dict[int, tuple[list[Any], KeptOutputs, int]] = {}
+        # Reads outputs that are as the configuration says, and nothing special.
+        self._read_plain = _plain_reader(spec, region)
+        # By slot: a description, the outputs that it describes, which are kept once it has come again, and their size.
+        self._kept: dict[int, tuple[list[Any], list[OutputTensor], int]] = {}
 
     def forget(self) -> None:
         """Keep no views of the region, which is closed."""
@@ -109,14 +115,23 @@ class ResponseReader:
             regions: Sequence[SharedRegion | GpuRegion] = self._regions
             if kept is not None and kept[0] == tensors and job.client is None:
                 _, outputs, size = kept
+                if type(outputs) is not KeptOutputs:
+                    outputs = self._keep(slot, tensors, outputs, size)
+            elif job.client is None and not job.places:
+                plain = self._read_plain(tensors)
+                is_plain = plain is not None
+                outputs, size = plain or self.outputs(tensors)
+                if not is_plain:
+                    self._check(outputs)
+                if len(outputs) <= KEPT_OUTPUTS_MAX and (is_plain or _is_short(outputs)):
+                    if len(self._kept) >= KEPT_RESPONSES_MAX:
+                        self._kept.clear()
+                    self._kept[slot] = tensors, outputs, size
             else:
                 outputs, size = self.outputs(tensors, job.client, job.places)
                 self._check(outputs)
                 if job.client is None:
-                    if job.places:
-                        regions = self._regions_of(outputs)
-                    elif len(outputs) <= KEPT_OUTPUTS_MAX:
-                        outputs = self._keep(slot, tensors, outputs, size)
+                    regions = self._regions_of(outputs)
         except (TypeError, ValueError) as exc:
             raise PeerError("a response that is none") from exc
         return InferResponse(
@@ -135,14 +150,7 @@ class ResponseReader:
         return *self._regions, *{output.place.memory for output in outputs if isinstance(output.place, OnGpu)}
 
     def _keep(self, slot: int, tensors: list[Any], outputs: list[OutputTensor], size: int) -> list[OutputTensor]:
-        """Keep these outputs, if they are not too many. Returns the same ones."""
-        fields = 0
-        for output in outputs:
-            fields += len(output.name) + len(output.shape)
-        if fields > KEPT_FIELDS_MAX:
-            return outputs
-        if len(self._kept) >= KEPT_RESPONSES_MAX:
-            self._kept.clear()
+        """Keep outputs whose description has come again. Returns the same ones."""
         kept = KeptOutputs(outputs)
         self._kept[slot] = tensors, kept, size
         return kept
@@ -203,6 +211,29 @@ class ResponseReader:
         if not 0 <= offset <= offset + size <= region.limit:
             raise PeerError(f"output '{name}' lies outside its region on a GPU")
         return OnGpu(region, size)
+
+
+def _plain_reader(spec: ModelSpec, region: SharedRegion) -> Callable[[list[Any]], _Outputs | None]:
+    """A function that reads the plain outputs of responses, and returns None for all others."""
+    if any(output.reshape is not None for output in spec.outputs.values()):
+        return _nothing_plain
+    outputs = [(name, tensor.datatype, tensor.shape) for name, tensor in spec.outputs.items()]
+    try:
+        return OutputReader(outputs, region.view, region.limit, address(region.number, 0), OutputTensor).read
+    except ValueError:  # they are too many for native code
+        return _nothing_plain
+
+
+def _nothing_plain(tensors: list[Any]) -> None:
+    """No response is plain."""
+
+
+def _is_short(outputs: Sequence[OutputTensor]) -> bool:
+    """Whether these outputs may be kept. Plain ones always may: they have the names of the configuration."""
+    fields = 0
+    for output in outputs:
+        fields += len(output.name) + len(output.shape)
+    return fields <= KEPT_FIELDS_MAX
 
 
 class StateReader(ResponseReader):

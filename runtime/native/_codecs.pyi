@@ -49,6 +49,24 @@ def read_target(message: Buffer, /) -> tuple[str, int, str, int] | None:
     or typed ones: see InferReader.read_message.
     """
 
+def write_answer(
+    id: str,
+    model_name: str,
+    model_version: int,
+    outputs: list[OutputTensor],
+    parameters: bytes,
+    lines: bytes,
+    joined_max: int,
+    /,
+) -> tuple[list[bytes | memoryview], int, int] | None:
+    """A whole response over HTTP whose outputs all follow its document as binary data.
+
+    `(parts, the length of the body in bytes, the length of the document, 0 without outputs)`. `parameters` are a JSON
+    object, or nothing, and `lines` are headers besides the usual ones. The only part has all bytes of a body of no more
+    than `joined_max` bytes; otherwise the first part has head and document, and each other one the contents of an
+    output. None for texts and dimensions as in `write_document`.
+    """
+
 def write_document(
     id: str, model_name: str, model_version: int, outputs: list[OutputTensor], /
 ) -> tuple[bytes, list[memoryview | bytes], int] | None:
@@ -107,4 +125,29 @@ class InferReader:
         """A ModelInferRequest whose target was read. The contents are copied to `memory`, which lies at `address`.
 
         Each of them is at the next multiple of 64. On a miss, what is in the memory has no meaning.
+        """
+
+class OutputReader:
+    """Reads the outputs of responses of one stub, which lie in its region.
+
+    It does not change. Any thread may use it.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[tuple[str, str, Sequence[int]]],
+        region: memoryview,
+        limit: int,
+        address: int,
+        output_type: type[OutputTensor],
+    ) -> None:
+        """`outputs`: name, datatype, shape with the batch dimension, of those that the model declares.
+
+        The region has `limit` bytes at `address`. Raises ValueError for more than 64 outputs, or 32 dimensions.
+        """
+
+    def read(self, tensors: list[object], /) -> tuple[list[OutputTensor], int] | None:
+        """The outputs that these references to tensors describe, and their size in bytes.
+
+        None unless each lies in the region, and has name, datatype and shape as they are declared.
         """

@@ -21,6 +21,7 @@ from pyruntime.runtime.brokers.link import BrokerLink
 from pyruntime.runtime.frontends import listeners as listeners_module
 from pyruntime.runtime.frontends.grpc import connection as grpc_module
 from pyruntime.runtime.frontends.http import connection as http_module
+from pyruntime.runtime.frontends.http import infer_exchange as infer_exchange_module
 from pyruntime.runtime.frontends.http import response_writer as response_writer_module
 from pyruntime.runtime.inference import gpu_use as gpu_use_module
 from pyruntime.runtime.inference import pending_bytes as pending_bytes_module
@@ -193,6 +194,7 @@ def stage():
         put(rounds_module, "AT_ONCE_MAX", 2)
         # Small responses are written without a copy as large ones are, and few clients fill the room for all.
         put(response_writer_module, "JOINED_BYTES_MAX", 200)
+        put(infer_exchange_module, "JOINED_BYTES_MAX", 200)
         put(pending_bytes_module, "CONNECTION_SHARE", 1.0)
         put(flow_control, "RESPONSES_AHEAD_MAX", WINDOW)
         put(returns_module, "CREDITS_WAITING_MAX", CREDITS_WAITING_MAX)

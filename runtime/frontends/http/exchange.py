@@ -22,6 +22,7 @@ from pyruntime.runtime.frontends.http.kserve_response import encode_error
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.frontends.http.response_head import (
     ACCEPTED_ENCODINGS,
+    CLOSE,
     JSON,
     KEEP_ALIVE,
     STATUS_OF,
@@ -379,6 +380,12 @@ class Exchange(ABC):
             self.length = len(body)
             self.parts = [self._persistent(head(status, len(body), self.keep_alive, content_type, more)), body]
             self._connection.answered()
+
+    def _lines(self) -> bytes:
+        """What the head of the response says of the connection."""
+        if not self.keep_alive:
+            return CLOSE
+        return KEEP_ALIVE if self._says_to_stay else b""
 
     def _persistent(self, head: bytes) -> bytes:
         """`head`, which tells a client of HTTP/1.0 that the connection stays, if it does."""

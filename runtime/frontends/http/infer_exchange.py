@@ -12,7 +12,9 @@ from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX, PreparedAnswers
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.frontends.common.classification import classified
 from pyruntime.runtime.frontends.common.compression import compress_all
+from pyruntime.runtime.frontends.http.binary_answer import binary_answer
 from pyruntime.runtime.frontends.http.document_key import split_document
+from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX
 from pyruntime.runtime.frontends.http.json_large import LargeDocument
 from pyruntime.runtime.frontends.http.json_pieces import LARGE_BYTES
 from pyruntime.runtime.frontends.http.known_exchange import know
@@ -23,7 +25,7 @@ from pyruntime.runtime.frontends.http.kserve_request import (
     decode_infer,
     output_options,
 )
-from pyruntime.runtime.frontends.http.kserve_response import encode_binary, encode_infer
+from pyruntime.runtime.frontends.http.kserve_response import encode_infer
 from pyruntime.runtime.frontends.http.large_answer import large_body
 from pyruntime.runtime.frontends.http.large_exchange import LargeExchange
 from pyruntime.runtime.frontends.http.repeated_requests import RepeatedResponse, repeatable, without_id
@@ -165,11 +167,12 @@ class InferExchange(LargeExchange[OutputOptions]):
         """Prepare the answer to equal requests. `response` is in `parts`, encoded with an id."""
         assert self._repeatable is not None  # the callers look
         assert self._model is not None  # it has answered
-        answers, parts = self._model.answers, self.parts
+        answers, parts, length = self._model.answers, self.parts, self.length
         assert parts is not None  # they are made
 
         def make() -> RepeatedResponse:
-            return RepeatedResponse(*without_id(document_length, b"".join(parts[1:]), response.id), encoding)
+            body = b"".join(parts)[-length:]
+            return RepeatedResponse(*without_id(document_length, body, response.id), encoding)
 
         # The end of the connection may have been announced meanwhile.
         if answers is not None and self.keep_alive:
@@ -278,10 +281,8 @@ class InferExchange(LargeExchange[OutputOptions]):
         elif self.head.response_encoding or self.options is not ALL_BINARY or self.head.load_format:
             self._make_answer(outcome)
         else:
-            document, parts, self.length = encode_binary(outcome)
-            document_length = len(document) if parts else 0
-            head = infer_head(document_length, self.length, self.keep_alive)
-            self.parts = [self._persistent(head), document, *parts]
+            lines = b"" if self.keep_alive and not self._says_to_stay else self._lines()
+            self.parts, self.length, document_length = binary_answer(outcome, lines, JOINED_BYTES_MAX)
             self.release = outcome.release
             if self._repeatable is not None:
                 self._prepare(outcome, document_length)
@@ -311,10 +312,10 @@ class InferExchange(LargeExchange[OutputOptions]):
             response.release()
             return
         self.length = sum(map(len, answer.parts))
-        head = infer_head(answer.document_length, self.length, self.keep_alive, answer.encoding)
+        head = infer_head(answer.document_length, self.length, self._lines(), answer.encoding)
         if self.head.load_format:
             head = with_line(head, self._load_report_line())
-        self.parts = [self._persistent(head), *answer.parts]
+        self.parts = [head, *answer.parts]
         if self._repeatable is not None:
             self._prepare(response, answer.document_length, answer.encoding)
         if answer.encoding:

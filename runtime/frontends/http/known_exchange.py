@@ -18,7 +18,7 @@ from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX, Connecti
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY
 from pyruntime.runtime.frontends.http.kserve_response import encode_binary
 from pyruntime.runtime.frontends.http.request_head import Head
-from pyruntime.runtime.frontends.http.response_head import infer_head
+from pyruntime.runtime.frontends.http.response_head import CLOSE, infer_head
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.request_plans import RequestPlan
 from pyruntime.runtime.requests.types import InferResponse
@@ -174,7 +174,7 @@ class KnownExchange(Exchange):
         is_kept = self.keep_alive and not outcome.parameters
         outputs = [(output.name, output.datatype, output.shape, len(output.data)) for output in outcome.outputs]
         document, parts, self.length = encode_binary(outcome)
-        head = infer_head(len(document) if parts else 0, self.length, self.keep_alive)
+        head = infer_head(len(document) if parts else 0, self.length, b"" if self.keep_alive else CLOSE)
         self.parts = [head, document, *parts]
         self.release = outcome.release
         self._connection.answered()

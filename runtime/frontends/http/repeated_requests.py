@@ -33,7 +33,7 @@ class RepeatedResponse:
     __slots__ = ("_document_length", "_members_at", "_whole")
 
     def __init__(self, document_length: int, body: bytes, encoding: str) -> None:
-        head = infer_head(document_length, len(body), True, encoding)
+        head = infer_head(document_length, len(body), encoding=encoding)
         self._document_length = document_length
         self._whole = head + body
         self._members_at = len(head) + 1
@@ -46,7 +46,7 @@ class RepeatedResponse:
         begin = b'{"id":%b,' % orjson.dumps(id)
         members = memoryview(whole)[self._members_at :]
         added = len(begin) - 1
-        head = infer_head(document_length and document_length + added, len(begin) + len(members), True)
+        head = infer_head(document_length and document_length + added, len(begin) + len(members))
         return [head, begin, members]
 
 

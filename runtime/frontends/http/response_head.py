@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from http import HTTPStatus
 
 from pyruntime.runtime.observe.load_report import REPORT_HEADER
@@ -30,21 +29,21 @@ _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".en
 JSON = b"Content-Type: application/json\r\n"
 # A client of HTTP/1.0 that asked for a connection that stays must be told that it does.
 KEEP_ALIVE = b"Connection: keep-alive\r\n"
+# What is said of a connection that does not stay.
+CLOSE = b"Connection: close\r\n"
 ACCEPTED_ENCODINGS = b"Accept-Encoding: gzip, deflate\r\n"
 # Proxies must pass events on as they come. Those like nginx collect a response unless it has the last of these headers.
 EVENT_STREAM = b"Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
 METRICS_TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 
 
-# The same few sizes come again and again; a head is 150 bytes.
-@lru_cache(maxsize=1024)
-def infer_head(document_length: int, length: int, keep_alive: bool, encoding: str = "") -> bytes:
+def infer_head(document_length: int, length: int, lines: bytes = b"", encoding: str = "") -> bytes:
     """The head of a successful inference: `length` bytes of body; `document_length` is 0 when all of it is JSON.
 
-    `encoding` is what the body is compressed with. The document's length is what it was before.
+    `encoding` is what the body is compressed with. The document's length is what it was before. `lines` come last.
     """
     more = b"Content-Encoding: %b\r\n" % encoding.encode() if encoding else b""
-    more += b"" if keep_alive else b"Connection: close\r\n"
+    more += lines
     if document_length:
         return (
             b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
@@ -63,7 +62,7 @@ def large_infer_head(document_length: int, length: int | None, chunked: bool, ke
     if document_length:
         kind = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n" % document_length
     more = b"Content-Encoding: %b\r\n" % encoding.encode() if encoding else b""
-    return b"HTTP/1.1 200 OK\r\n%b%b%b%b\r\n" % (kind, framing, more, b"" if keep_alive else b"Connection: close\r\n")
+    return b"HTTP/1.1 200 OK\r\n%b%b%b%b\r\n" % (kind, framing, more, b"" if keep_alive else CLOSE)
 
 
 def head(status: int, length: int, keep_alive: bool, content_type: bytes = JSON, more: bytes = b"") -> bytes:
@@ -73,7 +72,7 @@ def head(status: int, length: int, keep_alive: bool, content_type: bytes = JSON,
         content_type if length else b"",
         length,
         more,
-        b"" if keep_alive else b"Connection: close\r\n",
+        b"" if keep_alive else CLOSE,
     )
 
 
@@ -83,7 +82,7 @@ def event_stream_head(status: int, chunked: bool, keep_alive: bool) -> bytes:
         _STATUS_LINES[status],
         EVENT_STREAM,
         b"Transfer-Encoding: chunked\r\n" if chunked else b"",
-        b"" if keep_alive else b"Connection: close\r\n",
+        b"" if keep_alive else CLOSE,
     )
 
 

@@ -33,30 +33,6 @@ struct InferReaderObject {
 
 InferReader& ReaderOf(PyObject* self) { return *reinterpret_cast<InferReaderObject*>(self)->reader; }
 
-bool FromPython(PyObject* text, std::string* out) {
-  Py_ssize_t size;
-  const char* data = PyUnicode_AsUTF8AndSize(text, &size);
-  if (data == nullptr) return false;
-  out->assign(data, static_cast<size_t>(size));
-  return true;
-}
-
-// Calls `take` with each item of a sequence, of which there may be as many as kTensorsMax.
-template <typename Take>
-bool ForEach(PyObject* sequence, size_t count_max, Take take) {
-  const Py_ssize_t count = PySequence_Size(sequence);
-  if (count < 0) return false;
-  if (static_cast<size_t>(count) > count_max) {
-    PyErr_Format(PyExc_ValueError, "%zd items, expected at most %zu", count, count_max);
-    return false;
-  }
-  for (Py_ssize_t index = 0; index < count; ++index) {
-    const Ref item(PySequence_GetItem(sequence, index));
-    if (!item || !take(item)) return false;
-  }
-  return true;
-}
-
 bool TakeInput(const Ref& item, InferReader* reader) {
   PyObject *name, *datatype, *shape;
   long long element_bytes;

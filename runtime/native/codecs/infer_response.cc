@@ -13,7 +13,8 @@ constexpr size_t kFirstBytes = 512;
 
 }  // namespace
 
-bool InferDocument::Begin(std::string_view id, std::string_view model, int64_t version) {
+bool InferDocument::Begin(std::string_view id, std::string_view model, int64_t version,
+                          std::string_view parameters) {
   text_.reserve(kFirstBytes);
   text_ = "{";
   if (!id.empty()) {
@@ -25,7 +26,13 @@ bool InferDocument::Begin(std::string_view id, std::string_view model, int64_t v
   if (!AddJsonText(model, &text_)) return false;
   text_ += ",\"model_version\":\"";
   text_ += std::to_string(version);
-  text_ += "\",\"outputs\":[";
+  text_ += "\",";
+  if (!parameters.empty()) {
+    text_ += "\"parameters\":";
+    text_ += parameters;
+    text_ += ',';
+  }
+  text_ += "\"outputs\":[";
   return true;
 }
 
@@ -55,6 +62,24 @@ void InferDocument::EndOutput(uint64_t byte_size) {
 const std::string& InferDocument::End() {
   text_ += "]}";
   return text_;
+}
+
+std::string InferHead(size_t document, uint64_t length, std::string_view lines) {
+  std::string head;
+  head.reserve(kFirstBytes);
+  head = "HTTP/1.1 200 OK\r\nContent-Type: application/";
+  if (document != 0) {
+    head += "octet-stream\r\nInference-Header-Content-Length: ";
+    head += std::to_string(document);
+  } else {
+    head += "json";
+  }
+  head += "\r\nContent-Length: ";
+  head += std::to_string(length);
+  head += "\r\n";
+  head += lines;
+  head += "\r\n";
+  return head;
 }
 
 }  // namespace pyruntime

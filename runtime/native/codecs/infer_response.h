@@ -3,7 +3,7 @@
 //
 // Writes the document of an inference response over HTTP whose outputs all follow it as binary data.
 //
-//   document := {"id"?, "model_name", "model_version", "outputs": [output*]}
+//   document := {"id"?, "model_name", "model_version", "parameters"?, "outputs": [output*]}
 //   output   := {"name", "datatype", "shape", "parameters": {"binary_data_size"}}
 //
 // The reference is frontends/http/kserve_response.py, whose bytes these are.
@@ -19,7 +19,8 @@ namespace pyruntime {
 class InferDocument {
  public:
   // Each method returns false for a text that is not printable ASCII or would have to be escaped.
-  bool Begin(std::string_view id, std::string_view model, int64_t version);
+  // `parameters` are a JSON object, or nothing.
+  bool Begin(std::string_view id, std::string_view model, int64_t version, std::string_view parameters);
   bool BeginOutput(std::string_view name, std::string_view datatype);
   void AddDim(int64_t dim);
   void EndOutput(uint64_t byte_size);
@@ -32,5 +33,9 @@ class InferDocument {
   bool has_outputs_ = false;
   bool has_dims_ = false;
 };
+
+// The head of the response. `document` is the length of a document that binary data follows, 0 if none does; `length`
+// that of the body; `lines` are other headers.
+std::string InferHead(size_t document, uint64_t length, std::string_view lines);
 
 }  // namespace pyruntime

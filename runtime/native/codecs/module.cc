@@ -1,13 +1,15 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The module pyruntime.runtime.native._codecs, which _codecs.pyi describes. Only this file, *_reader.cc and
-// written_responses.cc know Python.
+// The module pyruntime.runtime.native._codecs, which _codecs.pyi describes. Only this file, *_reader.cc,
+// binary_answer.cc and written_responses.cc know Python.
 
+#include "binary_answer.h"
 #include "call_reader.h"
 #include "head_reader.h"
 #include "infer_reader.h"
 #include "objects.h"
+#include "output_reader.h"
 #include "written_responses.h"
 
 namespace pyruntime {
@@ -24,12 +26,16 @@ int Execute(PyObject* module) {
     state.names[number] = PyUnicode_InternFromString(kAttributes[number]);
     if (state.names[number] == nullptr) return -1;
   }
-  return AddType(module, "InferReader", &reader_spec) && AddType(module, "PlainHeadReader", &head_reader_spec) ? 0 : -1;
+  const bool is_complete = AddType(module, "InferReader", &reader_spec) &&
+                           AddType(module, "PlainHeadReader", &head_reader_spec) &&
+                           AddType(module, "OutputReader", &output_reader_spec);
+  return is_complete ? 0 : -1;
 }
 
 PyMethodDef functions[] = {
     {"read_call", ReadCall, METH_O, nullptr},
     {"read_target", ReadTarget, METH_O, nullptr},
+    {"write_answer", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(WriteAnswer)), METH_FASTCALL, nullptr},
     {"write_document", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(WriteDocument)), METH_FASTCALL,
      nullptr},
     {"write_message", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(WriteMessage)), METH_FASTCALL,

@@ -9,6 +9,7 @@
 #include <Python.h>
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -92,6 +93,30 @@ inline bool TextOf(PyObject* object, std::string_view* text) {
   const char* data = object == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(object, &size);
   if (data == nullptr) return false;
   *text = {data, static_cast<size_t>(size)};
+  return true;
+}
+
+inline bool FromPython(PyObject* text, std::string* out) {
+  Py_ssize_t size;
+  const char* data = PyUnicode_AsUTF8AndSize(text, &size);
+  if (data == nullptr) return false;
+  out->assign(data, static_cast<size_t>(size));
+  return true;
+}
+
+// Calls `take` with each item of a sequence, of which there may be `count_max`.
+template <typename Take>
+bool ForEach(PyObject* sequence, size_t count_max, Take take) {
+  const Py_ssize_t count = PySequence_Size(sequence);
+  if (count < 0) return false;
+  if (static_cast<size_t>(count) > count_max) {
+    PyErr_Format(PyExc_ValueError, "%zd items, expected at most %zu", count, count_max);
+    return false;
+  }
+  for (Py_ssize_t index = 0; index < count; ++index) {
+    const Ref item(PySequence_GetItem(sequence, index));
+    if (!item || !take(item)) return false;
+  }
   return true;
 }
 

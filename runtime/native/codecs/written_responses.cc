@@ -15,15 +15,11 @@
 namespace pyruntime {
 namespace {
 
-Ref Get(const State& state, PyObject* object, Attribute attribute) {
-  return Ref(PyObject_GetAttr(object, state.names[attribute]));
-}
-
 // Adds an output, its contents to `parts` and their size to `length`. Returns 1; 0 for one that is not plain; or -1 with
 // an exception.
 int AddOutput(const State& state, PyObject* output, PyObject* parts, uint64_t* length, InferDocument* document) {
-  const Ref name = Get(state, output, kName), datatype = Get(state, output, kDatatype);
-  const Ref shape = Get(state, output, kShape), data = Get(state, output, kData);
+  const Ref name = Get(state, output, Attribute::kName), datatype = Get(state, output, Attribute::kDatatype);
+  const Ref shape = Get(state, output, Attribute::kShape), data = Get(state, output, Attribute::kData);
   std::string_view name_text, datatype_text;
   if (!TextOf(name.get(), &name_text) || !TextOf(datatype.get(), &datatype_text) || !shape || !data) {
     return IsCleared(PyExc_UnicodeEncodeError) ? 0 : -1;
@@ -45,8 +41,8 @@ int AddOutput(const State& state, PyObject* output, PyObject* parts, uint64_t* l
 
 // Adds an output, and its contents to `contents`.
 int AddMessageOutput(const State& state, PyObject* output, std::vector<Ref>* contents, ResponseMessage* message) {
-  const Ref name = Get(state, output, kName), datatype = Get(state, output, kDatatype);
-  const Ref shape = Get(state, output, kShape), place = Get(state, output, kPlace);
+  const Ref name = Get(state, output, Attribute::kName), datatype = Get(state, output, Attribute::kDatatype);
+  const Ref shape = Get(state, output, Attribute::kShape), place = Get(state, output, Attribute::kPlace);
   std::string_view name_text, datatype_text;
   std::vector<int64_t> dims;
   if (!shape || !place) return -1;
@@ -61,7 +57,7 @@ int AddMessageOutput(const State& state, PyObject* output, std::vector<Ref>* con
     if (dims.back() == -1 && PyErr_Occurred() != nullptr) return IsCleared(PyExc_OverflowError) ? 0 : -1;
   }
   message->AddOutput(name_text, datatype_text, dims);
-  contents->push_back(Get(state, output, kData));
+  contents->push_back(Get(state, output, Attribute::kData));
   return contents->back() ? 1 : -1;
 }
 
@@ -107,9 +103,10 @@ int AddMessageParameters(PyObject* parameters, ResponseMessage* message) {
 
 // Adds all of a response but its contents, which go to `contents`.
 int AddMessage(const State& state, PyObject* response, std::vector<Ref>* contents, ResponseMessage* message) {
-  const Ref id = Get(state, response, kId), model = Get(state, response, kModelName);
-  const Ref version = Get(state, response, kModelVersion), outputs = Get(state, response, kOutputs);
-  const Ref parameters = Get(state, response, kParameters);
+  const Ref id = Get(state, response, Attribute::kId), model = Get(state, response, Attribute::kModelName);
+  const Ref version = Get(state, response, Attribute::kModelVersion);
+  const Ref outputs = Get(state, response, Attribute::kOutputs);
+  const Ref parameters = Get(state, response, Attribute::kParameters);
   std::string_view id_text, model_text;
   if (!version || !outputs || !parameters) return -1;
   const long long number = PyLong_AsLongLong(version.get());
@@ -149,7 +146,7 @@ PyObject* WriteDocument(PyObject* module, PyObject* const* arguments, Py_ssize_t
   if (PyErr_Occurred() != nullptr) return nullptr;
   if (!TextOf(arguments[0], &id) || !TextOf(arguments[1], &model)) return NoneIf(PyExc_UnicodeEncodeError);
   InferDocument document;
-  if (!document.Begin(id, model, version)) Py_RETURN_NONE;
+  if (!document.Begin(id, model, version, "")) Py_RETURN_NONE;
   Ref parts(PyList_New(0));
   const Py_ssize_t outputs = PyList_Size(arguments[3]);
   if (!parts || outputs < 0) return nullptr;

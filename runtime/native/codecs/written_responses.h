@@ -6,6 +6,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "objects.h"
+
 namespace pyruntime {
 
 // The attributes of responses and of outputs.
@@ -19,6 +21,10 @@ struct State {
 };
 
 inline State& StateOf(PyObject* module) { return *static_cast<State*>(PyModule_GetState(module)); }
+
+inline Ref Get(const State& state, PyObject* object, Attribute attribute) {
+  return Ref(PyObject_GetAttr(object, state.names[attribute]));
+}
 
 // The functions of the module that write responses, as Python calls them.
 PyObject* WriteDocument(PyObject* module, PyObject* const* arguments, Py_ssize_t count);

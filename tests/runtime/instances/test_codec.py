@@ -309,9 +309,10 @@ class TestKept:
 
     def test_again(self, reader):
         """They are the very same, and all else is the response's own."""
-        first, second = (self.respond(reader, 64, GOOD, each=job(id)) for id in ("1", "2"))
-        assert second.outputs is first.outputs
-        assert type(first.outputs) is KeptOutputs
+        first, second, third = (self.respond(reader, 64, GOOD, each=job(id)) for id in ("1", "2", "3"))
+        assert third.outputs is second.outputs
+        assert second.outputs == first.outputs
+        assert (type(first.outputs), type(second.outputs)) == (list, KeptOutputs)
         assert (first.id, second.id) == ("1", "2")
 
     @pytest.mark.parametrize("place", range(5))
@@ -346,10 +347,12 @@ class TestKept:
     )
     def test_large(self, reader, tensors):
         """Long descriptions are not kept."""
+        self.respond(reader, 64, *tensors)
         assert type(self.respond(reader, 64, *tensors).outputs) is list
 
     def test_limit(self, reader):
         """The number of those that are kept is limited."""
+        self.respond(reader, 0, GOOD)
         first = self.respond(reader, 0, GOOD).outputs
         for slot in range(1, KEPT_RESPONSES_MAX):
             self.respond(reader, slot, GOOD)
@@ -359,6 +362,7 @@ class TestKept:
 
     def test_forgotten(self, reader):
         """At the end of the stub there are no views of its region left."""
+        self.respond(reader, 64, GOOD)
         first = self.respond(reader, 64, GOOD).outputs
         reader.forget()
         assert self.respond(reader, 64, GOOD).outputs is not first

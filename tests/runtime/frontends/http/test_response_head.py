@@ -37,14 +37,14 @@ def test_continue():
 class TestHeads:
     def test_inference_with_binary_data(self, keep_alive, close):
         """A response with binary data says how long its document is."""
-        assert infer_head(10, 30, keep_alive) == (
+        assert infer_head(10, 30, close) == (
             b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
             b"Inference-Header-Content-Length: 10\r\nContent-Length: 30\r\n" + close + b"\r\n"
         )
 
     def test_inference_in_json(self, keep_alive, close):
         """A response without is JSON."""
-        assert infer_head(0, 30, keep_alive) == (
+        assert infer_head(0, 30, close) == (
             b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 30\r\n" + close + b"\r\n"
         )
 

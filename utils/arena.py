@@ -19,7 +19,7 @@ owner commits them, in any thread. Where others must not be delayed, the pages o
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 from typing import Callable, Dict, List, Optional, Tuple
 
 from pyruntime.utils.errors import LocalError, OutOfMemoryError
@@ -58,8 +58,6 @@ class Backing:
         raise NotImplementedError
 
 
-# Clients send the same few sizes again and again.
-@lru_cache(maxsize=1024)
 def slot_bytes(size: int) -> int:
     """The size class of `size` bytes."""
     if size <= SLOT_BYTES_MIN:

@@ -199,7 +199,8 @@ class RequestMemory:
 
         Raises InferenceError UNAVAILABLE if there is no memory for it, or the model was unloaded.
         """
-        self._check_open()
+        if self._is_closed:
+            self._check_open()
         skew = -lead % ALIGNMENT
         try:
             start = self._arena.allocate(size + skew)

@@ -88,12 +88,6 @@ class _Level(Generic[Q]):
         """When the first request arrived, of those in time and those that are late. There must be one."""
         return min(next(iter(waiting.values())).arrived_s for waiting in (self.in_time, self.late) if waiting)
 
-    def pop(self) -> Q:
-        identity, queued = (self.in_time or self.late).popitem(last=False)
-        if self.again:
-            self.again.discard(identity)
-        return queued
-
     def put_back(self, batch: list[Q]) -> None:
         """Place requests, in order of arrival, before those that arrived later or have begun since."""
         ordered: list[Q] = []
@@ -260,6 +254,11 @@ class PolicyQueue(Generic[Q]):
                 rejected.append(queued)
         return rejected, changed
 
+    @property
+    def has_deadlines(self) -> bool:
+        """Whether any request has a deadline, or had one a short while ago."""
+        return bool(self._deadlines)
+
     def deadline(self) -> float | None:
         """The time after which `expire` has something to do, in seconds; None if there is no deadline."""
         deadlines = self._deadlines
@@ -332,10 +331,13 @@ class PolicyQueue(Generic[Q]):
         self.count += 1
         if is_first:
             self._filled(number, level)
-            self._note_oldest(number, level)
+            if self.has_levels:
+                self._note_oldest(number, level)
 
     def _pop(self, level: _Level[Q]) -> Q:
-        queued = level.pop()
+        identity, queued = (level.in_time or level.late).popitem(last=False)
+        if level.again:
+            level.again.discard(identity)
         self.count -= 1
         if self._due:
             self._forget_deadline(queued)
@@ -366,10 +368,11 @@ class PolicyQueue(Generic[Q]):
 
     def _served(self, number: int, level: _Level[Q]) -> None:
         """A batch has taken requests of a level."""
-        if level:
+        if level.in_time or level.late:
             level.served_at = self._taken_count
             self._unserved.move_to_end(number)
-            self._note_oldest(number, level)
+            if self.has_levels:
+                self._note_oldest(number, level)
         else:
             self._emptied(number, level)
 

@@ -247,13 +247,16 @@ class Scheduler(JobScheduler):
     def _dispatch(self) -> None:
         batcher = self._batcher
         due_s = inf
-        for job in batcher.expire(time.monotonic()):
-            self._fail(job, InferenceError(_EXPIRED, Code.UNAVAILABLE), FailureReason.REJECTED)
+        has_deadlines = batcher.queue.has_deadlines
+        if has_deadlines:
+            for job in batcher.expire(time.monotonic()):
+                self._fail(job, InferenceError(_EXPIRED, Code.UNAVAILABLE), FailureReason.REJECTED)
         while batcher.queue.count and (instance := self._freest()) is not None:
             due_s = self._begin(instance)
             if due_s:
                 break
-        self._arm(due_s or inf)
+        if has_deadlines or 0.0 < due_s < inf:
+            self._arm(due_s or inf)
         if self._empty is not None:
             self._note_if_empty()
 

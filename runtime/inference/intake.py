@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from pyruntime.runtime.config.inputs import check_strings, has_many_strings
 from pyruntime.runtime.execution.job import Job, Respond
+from pyruntime.runtime.execution.signature import signature_of
 from pyruntime.runtime.header_pattern import Forwarded
 from pyruntime.runtime.inference.forwarding import forward
 from pyruntime.runtime.inference.model_version import ModelVersion
@@ -28,6 +29,7 @@ from pyruntime.runtime.requests.types import InferRequest, InferResponse, Slot
 from pyruntime.runtime.tracing.trace import Trace
 from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.request_codec import RequestOptions
 
 if TYPE_CHECKING:
     from pyruntime.runtime.inference.gpu_use import GpuUse
@@ -203,7 +205,13 @@ class Intake:
             slots.append(plain.slot)
         incoming.options = options
         incoming.slot = None
-        self._start(incoming, model, plain.job(model.spec, slots, incoming.respond, time.monotonic_ns()))
+        id, fields, tensors, rows, priority, _, _ = plain
+        signature = signature_of(model.spec, [(each[0], each[2]) for each in tensors]) if model.is_batched else None
+        # As their constructor does, which costs a call.
+        request_options = tuple.__new__(RequestOptions, fields)
+        job = Job(id, request_options, tensors, rows, signature, slots, incoming.respond, time.monotonic_ns())
+        job.priority = priority
+        self._start(incoming, model, job)
 
     def _start(self, incoming: IncomingRequest[O], model: ModelVersion, job: Job) -> None:
         incoming.job = job

@@ -100,7 +100,7 @@ class ModelVersion:
         self._cached = None if cache is None else CachedRequests(cache, self)
         # What answers repeated requests before they are decoded; None for most models.
         self.answers = None if self._cached is None else self._cached.answers
-        self._is_batched = spec.is_batched
+        self.is_batched = spec.is_batched
         self.scheduler = create_scheduler(spec, self.review_instances, self.statistics, memory, strategy, grants)
         self._instances: Sequence[Executor] = ()
         # The instances that leave, with what tells that they have ended.
@@ -250,7 +250,7 @@ class ModelVersion:
             request.free()
             raise
         signature = (
-            signature_of(self.spec, ((each.name, each.shape) for each in request.inputs)) if self._is_batched else None
+            signature_of(self.spec, ((each.name, each.shape) for each in request.inputs)) if self.is_batched else None
         )
         slots, request.slots = request.slots, []
         options, tensors = request_options(request), tensor_refs(request.inputs)
@@ -272,7 +272,7 @@ class ModelVersion:
         Raises InferenceError UNAVAILABLE if the queue is full, and INVALID_ARG if its sequence does not permit the
         request now. The job's memory is free then, and `respond` is not called.
         """
-        if self._warns_of_timeouts and job.timeout_s:
+        if self._warns_of_timeouts and job.options.timeout_us:
             self._warns_of_timeouts = False
             _LOG.warning("%s", _TIMEOUT_WITHOUT_EFFECT.format(self.spec.name))
         if self.statistics.first_responses is not None:

@@ -12,14 +12,11 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.execution.job import Job, Respond
-from pyruntime.runtime.execution.signature import signature_of
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.native._codecs import InferReader
-from pyruntime.runtime.requests.types import Slot
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import InferenceError
-from pyruntime.utils.request_codec import RequestOptions, TensorRef
+from pyruntime.utils.request_codec import TensorRef
 
 # The most inputs, or outputs, and the most dimensions, of models whose requests native code reads (native/codecs).
 TENSORS_MAX = 64
@@ -43,15 +40,6 @@ class PlainRequest(NamedTuple):
     priority: int
     binary: bool | dict[str, bool]
     slot: RequestSlot | None = None
-
-    def job(self, spec: ModelSpec, slots: list[Slot], respond: Respond, now_ns: int) -> Job:
-        """The job of this request, which lies in `slots` and has arrived now."""
-        signature = signature_of(spec, ((tensor[0], tensor[2]) for tensor in self.tensors)) if spec.is_batched else None
-        # As their constructor does, which costs a call.
-        options = tuple.__new__(RequestOptions, self.options)
-        job = Job(self.id, options, self.tensors, self.rows, signature, slots, respond, now_ns)
-        job.priority = self.priority
-        return job
 
 
 class PlainRequests:

@@ -218,7 +218,16 @@ class ModelStatistics:
         self.compute_input_ns += count * input_ns
         self.compute_infer_ns += count * infer_ns
         self.compute_output_ns += count * output_ns
-        self.execution(batch_size, input_ns, infer_ns, output_ns, now_ms)
+        # As `execution`, which costs a call.
+        self.execution_count += 1
+        self.last_inference_ms = now_ms
+        batch = self.batches.get(batch_size)
+        if batch is None:
+            batch = self.batches[batch_size] = BatchStatistics()
+        batch.count += 1
+        batch.compute_input_ns += input_ns
+        batch.compute_infer_ns += infer_ns
+        batch.compute_output_ns += output_ns
 
     def counted(self, count: int, rows: int, sums: Sequence[int], now_ms: int) -> None:
         """`count` requests of `rows` rows each succeeded, each of them in a batch of its own.

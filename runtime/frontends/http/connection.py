@@ -172,7 +172,10 @@ class HttpConnection(ResponseWriter):
         data = _READ_BUFFER[:nbytes].tobytes()
         if self.exchanges:
             self._state.settle()
-        self._read(data)
+        try:  # as `_read`, which costs a call
+            self._received(data)
+        except BadRequest as exc:
+            self._refuse(exc.status, str(exc))
 
     def _settle(self) -> None:
         """Process the answers of native threads, and have these threads answer nothing more on this connection."""

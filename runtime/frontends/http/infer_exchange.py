@@ -124,22 +124,20 @@ class InferExchange(LargeExchange[OutputOptions]):
         elif slot is not None and lead and model.knows_requests:
             self._submit_known(model, slot, lead)
         else:
-            self._submit_plain(model, slot, length)
+            # The memory has the bytes of the body, which are faster to read where they were.
+            base, memory = (0, body) if slot is None else (slot.offset, body or slot.view)
+            plain = model.plain.read_document(memory, length, base, model.memory.allocate)
+            if plain is None:
+                self._state.intake.submit(self, model)
+            else:
+                options = ALL_BINARY if plain.binary is True else output_options(plain.binary)
+                self._state.intake.submit_plain(self, model, plain, options)
         # A slot may have taken over the claim, but never the turn.
         if self._claim is not None or self._turn is not None:
             self._end_claim()
 
-    def _submit_plain(self, model: ModelVersion, slot: RequestSlot | None, length: int) -> None:
-        """Queue a request that native code may read. Its document is the first `length` bytes of the body."""
-        body, base = (self._body, 0) if slot is None else (slot.view, slot.offset)
-        plain = model.plain.read_document(body, length, base, model.memory.allocate)
-        if plain is None:
-            self._state.intake.submit(self, model)
-        else:
-            self._state.intake.submit_plain(self, model, plain, output_options(plain.binary))
-
     def _submit_known(self, model: ModelVersion, slot: RequestSlot, lead: int) -> None:
-        """As `_submit_plain`, to a model whose instances recognise requests by themselves."""
+        """Queue a request to a model whose instances recognise requests by themselves."""
         document = slot.view[:lead].tobytes()
         key, id, sequence = split_document(document, slot.size - lead)
         plan = self._state.intake.submit(self, model, key, id, lead, sequence)

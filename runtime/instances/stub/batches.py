@@ -340,7 +340,8 @@ class StubBatches(InflightBatches[InflightBatch]):
                 if latencies is not None:
                     latencies.observe(now_ns - arrived_ns, begin_ns - arrived_ns, input_ns, infer_ns, output_ns)
         self._limit.observe(infer_ns)
-        self._update_capacity()
+        if self._is_open:
+            self.capacity = self._limit.total - len(self._inflight)
         statistics.executed(
             count, counted_rows, queue_ns, total_ns, rows, input_ns, infer_ns, output_ns, time.time_ns() // 1_000_000
         )

@@ -195,7 +195,8 @@ class ServerSettings:
     APIs.
     `metrics_address` None means the address of HTTP. `debug_model` is the model that runs at the server's terminal,
     with one instance and without time limits, "" for none. `max_pending_bytes` 0 means the default for the memory of
-    the machine. `http_public_origins` are the sites of proxies that show the page.
+    the machine. `http_public_origins` are the sites of proxies that show the page. Without `fast_path` Python reads and
+    writes all requests.
 
     Raises SettingsError for values out of range and for contradictions.
     """
@@ -270,6 +271,7 @@ class ServerSettings:
     log_file: str = ""
     debug_model: str = ""
     max_pending_bytes: int = 0
+    fast_path: bool = True
 
     def __post_init__(self) -> None:
         if self.http_max_input_size <= 0:

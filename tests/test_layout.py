@@ -43,6 +43,14 @@ FACADES = {
     "c_python_backend_utils": "pyruntime.stub.c_pb_utils",
 }
 
+# Native code that Python can take the place of, and the module that chooses: see utils/fast_path.py. Who imports the
+# first one himself has it with --no-fast-path, too; import what you need from the second one, and add it there.
+CHOSEN = {
+    "pyruntime.runtime.native._codecs": "runtime/native/plain.py",
+    "pyruntime.utils._frames": "utils/frames.py",
+    "pyruntime.stub._plain": "stub/plain.py",
+}
+
 
 def modules(*folders):
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
@@ -131,6 +139,13 @@ def test_facades(facade):
     assert (path.parent / "py.typed").exists()
     users = [name_of(path) for path in modules(*FORBIDDEN) for name in imported_by(path) if facade in name.split(".")]
     assert users == []
+
+
+@pytest.mark.parametrize("extension", CHOSEN)
+def test_native_code_is_chosen_in_one_place(extension):
+    """Whatever Python can do as well comes from the module that chooses one of both, so it can be switched off."""
+    users = {name_of(path) for path in modules(*FORBIDDEN) for name in imported_by(path) if name.startswith(extension)}
+    assert users <= {CHOSEN[extension]}
 
 
 def test_samples_have_tests():

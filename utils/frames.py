@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from typing import Any, List, Tuple, Type
 
+from pyruntime.utils import fast_path
+
 __all__ = ["pack", "unpack"]
 
 try:
+    fast_path.require()
     from pyruntime.utils._frames import pack, unpack
 except ImportError:  # it has the stable ABI, which some Pythons cannot load, such as one without a GIL
     import msgpack

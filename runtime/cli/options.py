@@ -367,6 +367,7 @@ OWN = Group(
         _works("config", STR, "", "YAML file of options; the command line wins over it."),
         _works("reload", FLAG, "", "Load a model again as soon as its files change; for development."),
         _works("debug", STR, "", "Model to run at this terminal, for breakpoint() and debuggers.", "debug_model"),
+        _works("no-fast-path", FLAG, "", "Have Python read and write all requests; slower, to find faults."),
     ),
 )
 GROUPS = (*TRITON_GROUPS, HTTP_TLS, PROXIES, LIMITS, DEVICES, OWN)

@@ -72,6 +72,7 @@ def resolve(values: Mapping[str, Value]) -> tuple[ServerSettings, list[str]]:
         fields |= {"model_control_mode": "poll", "repository_poll_s": RELOAD_POLL_S}
         # A model that does not load is about to be edited.
         fields.setdefault("exit_on_error", False)
+    fields["fast_path"] = not values.get("no-fast-path", False)
     for protocol in ("http", "grpc"):
         fields[f"{protocol}_tls"] = _tls(protocol, values)
     fields["http_restricted_apis"] = read_restrictions("http-restricted-api", values.get("http-restricted-api", []))

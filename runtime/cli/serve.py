@@ -22,6 +22,7 @@ from pyruntime.runtime.cli.terminal import NO_TERMINAL, has_terminal, terminal_k
 from pyruntime.runtime.descriptors import raise_limit
 from pyruntime.runtime.observe.logging import set_up_logging
 from pyruntime.runtime.settings import ServerSettings, SettingsError
+from pyruntime.utils import fast_path
 
 log = logging.getLogger("pyruntime.runtime.cli")
 
@@ -69,6 +70,9 @@ def _check_temporary_folder() -> None:
 
 def _serve(settings: ServerSettings) -> int:
     _check_temporary_folder()
+    if not settings.fast_path:
+        fast_path.switch_off()
+        log.info("Python reads and writes all requests, which is slower (--no-fast-path)")
     # Before the import of the server: the launcher imports numpy on another core meanwhile.
     from pyruntime.runtime.instances.stub.launch import start_launcher
 

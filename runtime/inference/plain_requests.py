@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.memory.requests import RequestSlot
-from pyruntime.runtime.native._codecs import InferReader
+from pyruntime.runtime.native.plain import InferReader
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.request_codec import TensorRef

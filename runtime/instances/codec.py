@@ -21,7 +21,7 @@ from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.execution.states import StateMemory
 from pyruntime.runtime.memory.client_use import ClientUse
-from pyruntime.runtime.native._codecs import OutputReader
+from pyruntime.runtime.native.plain import OutputReader
 from pyruntime.runtime.regions import GpuRegion, SharedRegion
 from pyruntime.runtime.requests.parameters import parse_parameters
 from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OnGpu, OutputPlace, OutputTensor, Parameter

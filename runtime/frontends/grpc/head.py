@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pyruntime.runtime.frontends.grpc.status import http_error, unsupported_encoding
 from pyruntime.runtime.header_pattern import Forwarded, HeaderPattern
-from pyruntime.runtime.native._codecs import read_call
+from pyruntime.runtime.native.plain import read_call
 from pyruntime.runtime.observe.load_report import FORMAT_HEADER, load_format
 
 ENCODINGS = ("identity", "gzip", "deflate")

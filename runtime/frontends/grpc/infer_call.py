@@ -21,7 +21,7 @@ from pyruntime.runtime.frontends.grpc.status import HEAD, OK_TRAILERS, STATUS_OF
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.threads import ANSWERED_AT_ONCE_MAX, at_once, in_thread
-from pyruntime.runtime.native._codecs import write_message
+from pyruntime.runtime.native.plain import write_message
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.errors import InferenceError
 

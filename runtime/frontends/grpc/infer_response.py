@@ -12,7 +12,7 @@ raw contents are passed on without a copy. The sender of the parts releases the 
 from __future__ import annotations
 
 from pyruntime.runtime.frontends.grpc.schema import ModelInferResponse, ModelStreamInferResponse
-from pyruntime.runtime.native._codecs import write_message
+from pyruntime.runtime.native.plain import write_message
 from pyruntime.runtime.requests.types import InferResponse, OnGpu, OutputTensor, Parameter
 from pyruntime.utils.errors import InferenceError
 

@@ -35,8 +35,8 @@ from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.pending_bytes import PendingBytesError
 from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.runtime.memory.requests import GrowingSlot
-from pyruntime.runtime.native._codecs import read_target as read_message_target
 from pyruntime.runtime.native._http2 import scatter, split
+from pyruntime.runtime.native.plain import read_target as read_message_target
 from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.errors import Code, InferenceError

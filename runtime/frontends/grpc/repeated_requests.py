@@ -11,8 +11,8 @@ from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.infer_response import Parts, encode_id
 from pyruntime.runtime.inference.intake import ID_LENGTH_MAX
-from pyruntime.runtime.native._codecs import read_target
 from pyruntime.runtime.native._http2 import split
+from pyruntime.runtime.native.plain import read_target
 from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.errors import InferenceError
 

@@ -8,7 +8,7 @@ import orjson
 
 from pyruntime.runtime.frontends.http.kserve_response import encode_binary
 from pyruntime.runtime.frontends.http.response_head import infer_head
-from pyruntime.runtime.native._codecs import write_answer
+from pyruntime.runtime.native.plain import write_answer
 from pyruntime.runtime.requests.types import InferResponse
 
 # The parts of a response, the length of its body, and the length of the document in that, 0 where nothing follows it.

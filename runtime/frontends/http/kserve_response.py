@@ -21,7 +21,7 @@ import orjson
 from pyruntime.runtime.frontends.http.json_pieces import ELEMENTS, check_elements
 from pyruntime.runtime.frontends.http.json_tensors import unpack
 from pyruntime.runtime.frontends.http.kserve_request import OutputOptions
-from pyruntime.runtime.native._codecs import write_document
+from pyruntime.runtime.native.plain import write_document
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor, Parameter
 
 

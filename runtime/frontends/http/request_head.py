@@ -21,7 +21,7 @@ from pyruntime.runtime.frontends.common.request_log import request_line
 from pyruntime.runtime.frontends.common.restrictions import API_OF, OWN_ACCESS, Access, access_of, restrict
 from pyruntime.runtime.frontends.http.routes import Endpoint, Route, match, match_metrics
 from pyruntime.runtime.header_pattern import Forwarded, HeaderPattern
-from pyruntime.runtime.native._codecs import PlainHeadReader
+from pyruntime.runtime.native.plain import PlainHeadReader
 from pyruntime.runtime.observe.load_report import FORMAT_HEADER, load_format
 from pyruntime.runtime.settings import Restriction
 

@@ -21,6 +21,7 @@ from pyruntime.runtime.instances.native.known import KnownBatches
 from pyruntime.runtime.instances.native.stacks import NativeStacks
 from pyruntime.runtime.instances.native.threads import NativeThreads
 from pyruntime.runtime.observe.statistics import MemoryUsage
+from pyruntime.utils import fast_path
 from pyruntime.utils.errors import InferenceError, LoadError
 
 _LOG = logging.getLogger("pyruntime.native")
@@ -57,7 +58,8 @@ class NativeInstance:
         self.inflight = KnownBatches(spec, owner, native, asyncio.get_running_loop().call_soon)
         self._handle = self.inflight.handle
         self._resources.callback(self.inflight.outputs.close)
-        self.known: KnownRequestExecutor | None = None if spec.is_limited else self.inflight
+        is_known = not (spec.is_limited or fast_path.is_off())
+        self.known: KnownRequestExecutor | None = self.inflight if is_known else None
         self._initialized = False
 
     def __repr__(self) -> str:

@@ -234,7 +234,16 @@ def test_table_has_tritons_91_options_and_ours():
     assert sorted(in_groups) == sorted(TRITON_OPTIONS)
     assert len(set(in_groups)) == 91
     tls = {f"http-{name}" for name in ("use-ssl", "use-ssl-mutual", "server-cert", "server-key", "root-cert")}
-    ours = {"config", "debug", "http-public-origin", "max-pending-bytes", "reload", "visible-gpus", *tls}
+    ours = {
+        "config",
+        "debug",
+        "http-public-origin",
+        "max-pending-bytes",
+        "no-fast-path",
+        "reload",
+        "visible-gpus",
+        *tls,
+    }
     assert OPTIONS.keys() - set(in_groups) == ours
 
 

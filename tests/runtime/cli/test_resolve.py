@@ -41,6 +41,12 @@ def test_reload():
         settings("--reload", "--model-control-mode=explicit")
 
 
+def test_no_fast_path():
+    """The fast path is on unless it is switched off."""
+    assert settings().fast_path
+    assert not settings("--no-fast-path").fast_path
+
+
 def test_options_reach_their_fields():
     """Each option sets the field of its name."""
     resolved = settings("--id=a", "--exit-timeout-secs=5", "--http-port=80", "--log-verbose=1", "--model-store=more")

@@ -8,7 +8,7 @@ Operators select them by a pattern: see header_pattern.py.
 from __future__ import annotations
 
 from pyruntime.runtime.header_pattern import Forwarded
-from pyruntime.runtime.requests.types import InferRequest
+from pyruntime.runtime.requests.types import Parameter
 from pyruntime.utils.errors import Code, InferenceError
 
 # Parameters with a meaning of their own.
@@ -18,8 +18,8 @@ RESERVED = frozenset(
 RESERVED_PREFIX = "triton_"
 
 
-def forward(request: InferRequest, forwarded: Forwarded) -> None:
-    """Add headers to the parameters; a header replaces a parameter with the same name.
+def forward(parameters: dict[str, Parameter], forwarded: Forwarded) -> None:
+    """Add headers to the parameters of a request; a header replaces a parameter with the same name.
 
     Raises InferenceError (INVALID_ARG) for a reserved name.
     """
@@ -28,4 +28,4 @@ def forward(request: InferRequest, forwarded: Forwarded) -> None:
         if small in RESERVED or small.startswith(RESERVED_PREFIX):
             message = f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
             raise InferenceError(message, Code.INVALID_ARG)
-        request.parameters[name] = value
+        parameters[name] = value

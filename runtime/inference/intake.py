@@ -237,7 +237,7 @@ class Intake:
             raise InferenceError(message, Code.INVALID_ARG)
         forwarded = incoming.head.forwarded
         if forwarded:
-            forward(request, forwarded)
+            forward(request.parameters, forwarded)
         slot = incoming.slot
         if slot is not None:
             request.slots.append(slot)

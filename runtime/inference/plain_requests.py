@@ -11,7 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
+import orjson
+
 from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.header_pattern import Forwarded
+from pyruntime.runtime.inference.forwarding import forward
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.native.plain import InferReader
 from pyruntime.utils.dtypes import BY_NAME
@@ -40,6 +44,13 @@ class PlainRequest(NamedTuple):
     priority: int
     binary: bool | dict[str, bool]
     slot: RequestSlot | None = None
+
+    def forwarding(self, forwarded: Forwarded) -> PlainRequest:
+        """The same request with headers among its parameters. Raises InferenceError for a reserved name."""
+        sequence_id, flags, timeout_us, outputs, text = self.options
+        parameters = orjson.loads(text) if text else {}
+        forward(parameters, forwarded)
+        return self._replace(options=(sequence_id, flags, timeout_us, outputs, orjson.dumps(parameters).decode()))
 
 
 class PlainRequests:

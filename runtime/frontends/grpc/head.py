@@ -22,9 +22,9 @@ _LEVELS = {"low": 1, "medium": 6, "high": 9}
 # The encoding of messages, and zlib's level.
 Encoding = tuple[str, int]
 
-# Headers of HTTP and of gRPC itself, which are no metadata.
+# Headers of HTTP and of gRPC itself, which are no metadata: the beginnings of their names, and names that are common.
 _NO_METADATA = (":", "grpc-")
-_OF_HTTP = ("content-type", "te")
+_OF_HTTP = frozenset(("content-type", "te", ":method", ":scheme", ":path", ":authority", "grpc-accept-encoding"))
 
 
 class CallHead(NamedTuple):
@@ -89,15 +89,19 @@ class HeadReader:
 
 def _unpack(packed: bytes) -> dict[str, str]:
     fields = packed.decode("latin-1").split("\0")
-    headers: dict[str, str] = {}
-    for name, value in zip(fields[::2], fields[1::2], strict=False):
+    names, values = fields[::2], fields[1::2]
+    headers = dict(zip(names, values, strict=False))
+    if len(headers) == len(values):
+        return headers
+    headers.clear()
+    for name, value in zip(names, values, strict=False):
         headers[name] = f"{headers[name]},{value}" if name in headers else value
     return headers
 
 
 def _metadata(headers: dict[str, str]) -> dict[str, str]:
     return {
-        name: value for name, value in headers.items() if not name.startswith(_NO_METADATA) and name not in _OF_HTTP
+        name: value for name, value in headers.items() if name not in _OF_HTTP and not name.startswith(_NO_METADATA)
     }
 
 

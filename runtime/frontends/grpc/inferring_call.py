@@ -169,19 +169,21 @@ class InferringCall(Call):
         name, version, id, size = target
         state = self._state
         model = state.table.serving.get((name, version))
-        if model is None or state.exiting or (model.spec.decoupled and not self.is_stream) or self._head.forwarded:
+        if model is None or state.exiting or (model.spec.decoupled and not self.is_stream):
             return False
         if model.answers is not None and self._is_answered(model.answers, message, id):
             return True
-        slot = None
-        if size:
-            try:
+        slot, plain = None, None
+        try:
+            if size:
                 slot = model.memory.allocate(size)
-            except InferenceError:
-                return False
-            plain = model.plain.read_message(id, message, slot.view, slot.offset)
-        else:
-            plain = model.plain.read_message(id, message, _NO_MEMORY, 0)
+                plain = model.plain.read_message(id, message, slot.view, slot.offset)
+            else:
+                plain = model.plain.read_message(id, message, _NO_MEMORY, 0)
+            if plain is not None and self._head.forwarded:
+                plain = plain.forwarding(self._head.forwarded)
+        except InferenceError:
+            plain = None
         if plain is None:
             if slot is not None:
                 slot.free()

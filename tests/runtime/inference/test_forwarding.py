@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from pyruntime.runtime.frontends.http.request_head import HeadReader
 from pyruntime.runtime.header_pattern import HeaderPattern
 from pyruntime.runtime.inference.forwarding import RESERVED, forward
+from pyruntime.runtime.inference.plain_requests import PlainRequest
 from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -14,7 +15,7 @@ from pyruntime.utils.errors import Code, InferenceError
 def test_parameters():
     """A header is a parameter under its name as it was written; of several the last counts, and before a parameter."""
     request = InferRequest("m", parameters={"X-A": 1, "x-a": 2})
-    forward(request, (("X-A", "3"), ("X-B", "4"), ("X-B", "5")))
+    forward(request.parameters, (("X-A", "3"), ("X-B", "4"), ("X-B", "5")))
     assert request.parameters == {"X-A": "3", "x-a": 2, "X-B": "5"}
 
 
@@ -23,7 +24,7 @@ def test_reserved_names(name):
     """A header whose name is reserved for Triton cannot be forwarded."""
     request = InferRequest("m")
     with pytest.raises(InferenceError) as caught:
-        forward(request, ((name, "1"),))
+        forward(request.parameters, ((name, "1"),))
     assert caught.value.code is Code.INVALID_ARG
     assert caught.value.message == f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
 
@@ -43,3 +44,11 @@ def test_any_headers(headers):
     """The selected headers keep their order."""
     found = HeaderPattern("[a-m]").select(headers)
     assert found == tuple(each for each in headers if each in found)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("", '{"b":"é"}'), ('{"a":-7,"b":true}', '{"a":-7,"b":"é"}')])
+def test_a_plain_request_has_forwarded_headers_among_its_parameters(text, expected):
+    request = PlainRequest("7", (9, 1, 5, ["Y"], text), [], 1, 3, True)
+    assert request.forwarding((("b", "é"),)) == request._replace(options=(9, 1, 5, ["Y"], expected))
+    with pytest.raises(InferenceError, match="reserved"):
+        request.forwarding((("timeout", "1"),))

@@ -14,6 +14,7 @@ SIZE = 96 * MIB
 # What the server may have more while it sends the answer: some pieces, in each of its forms.
 MORE_BYTES = 32 * MIB
 ASK = json.dumps({"inputs": [{"name": "IN", "datatype": "INT64", "shape": [1], "data": [SIZE]}]}).encode()
+GENERATE = b'{"IN": %d}' % SIZE
 ANSWER = 2 * SIZE
 
 MODEL = """
@@ -50,7 +51,7 @@ def ask(sock, kind, body):
     sock.sendall(head.encode() + body)
 
 
-@pytest.mark.parametrize(("kind", "body"), [("infer", ASK), ("generate", b'{"IN": %d}' % SIZE)])
+@pytest.mark.parametrize(("kind", "body"), [("infer", ASK), ("generate", GENERATE), ("generate_stream", GENERATE)])
 def test_clients_that_do_not_read(server, kind, body, wait_until):
     """They cost some pieces of their answers, which count as pending bytes, and nothing once they have left."""
     assert server.request("POST", "/v2/models/large/generate", b'{"IN": 2}').status == 200
@@ -73,6 +74,11 @@ def test_a_client_that_reads(server):
     assert answer.headers["Transfer-Encoding"] == "chunked"
     assert answer.body.count(b"0,") == SIZE - 1
     assert ANSWER < len(answer.body) < ANSWER + 1000
+
+
+def test_a_stream_that_a_client_reads(server):
+    (event,) = server.stream("large", IN=SIZE)
+    assert len(event["OUT"]) == SIZE
 
 
 def test_an_exit_meanwhile(server):

@@ -16,9 +16,10 @@ from functools import partial
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.http.exchange import Connection, Piece, note_sending, nothing_to_release
 from pyruntime.runtime.frontends.http.generate_request import decode_generate, parsed_bytes
-from pyruntime.runtime.frontends.http.generate_response import encode_generate, event, large_generate
+from pyruntime.runtime.frontends.http.generate_response import encode_generate, event, event_pieces, large_generate
 from pyruntime.runtime.frontends.http.json_pieces import LARGE_BYTES
 from pyruntime.runtime.frontends.http.kserve_response import encode_error
+from pyruntime.runtime.frontends.http.large_answer import Body, LargeAnswer
 from pyruntime.runtime.frontends.http.large_exchange import LargeExchange
 from pyruntime.runtime.frontends.http.long_strings import LongStrings
 from pyruntime.runtime.frontends.http.request_head import Head
@@ -31,7 +32,7 @@ from pyruntime.runtime.frontends.http.response_head import (
     with_line,
 )
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.inference.threads import PARSED_AT_ONCE_MAX
+from pyruntime.runtime.inference.threads import PARSED_AT_ONCE_MAX, in_thread
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -166,6 +167,8 @@ class GenerateStreamExchange(_GeneratingExchange):
     """`generate_stream`: each response of the model is an event, and so is each error."""
 
     _begun = False
+    # A large event is being written, and whether it is the last one.
+    _is_writing = _is_last = False
 
     def __init__(self, state: ServerState, connection: Connection, head: Head) -> None:
         super().__init__(state, connection, head)
@@ -183,10 +186,15 @@ class GenerateStreamExchange(_GeneratingExchange):
         self._connection.answered()
 
     def next_piece(self) -> Piece | None:
-        """The next event, behind the head if it is the first one."""
+        """The next event, or a piece of a large one, behind the head if it is the first."""
+        if self._is_writing:
+            return self._next_of_large()
         if not self._waiting:
             return None
-        outcome, self.ended = self._waiting.popleft()
+        outcome, final = self._waiting.popleft()
+        if isinstance(outcome, InferResponse) and sum(len(output.data) for output in outcome.outputs) > LARGE_BYTES:
+            self._begin_large(outcome, final)
+            return None
         data, status, release = b"", 200, nothing_to_release
         if isinstance(outcome, InferResponse):
             release = outcome.release
@@ -197,21 +205,67 @@ class GenerateStreamExchange(_GeneratingExchange):
         if isinstance(outcome, InferenceError):
             status = STATUS_OF[outcome.code]
             data = event(encode_error(outcome.message))
-        chunked = self.head.takes_chunks
-        if chunked:
-            data = (chunk(data) if data else b"") + (LAST_CHUNK if self.ended else b"")
-        if not self._begun:
-            # The first response decides the status. Later ones are only events.
-            self._begun = True
-            head = event_stream_head(status, chunked, self.keep_alive)
-            if self.head.load_format and status == 200:
-                head = with_line(head, self._load_report_line())
-            data = head + data
-        if self.trace is not None:
-            release = note_sending(self.trace, release, is_last=self.ended)
-            if self.ended:
-                self.trace = None
-        return Piece(data, release)
+        self.ended = final
+        if self.head.takes_chunks:
+            data = (chunk(data) if data else b"") + (LAST_CHUNK if final else b"")
+        return self._traced(Piece(self._head_once(status) + data, release))
+
+    def _head_once(self, status: int) -> bytes:
+        """The head, the first time. The first response decides the status; later ones are only events."""
+        if self._begun:
+            return b""
+        self._begun = True
+        head = event_stream_head(status, self.head.takes_chunks, self.keep_alive)
+        if self.head.load_format and status == 200:
+            head = with_line(head, self._load_report_line())
+        return head
+
+    def _traced(self, piece: Piece) -> Piece:
+        if self.trace is None:
+            return piece
+        piece = Piece(piece.data, note_sending(self.trace, piece.release, is_last=self.ended))
+        if self.ended:
+            self.trace = None
+        return piece
+
+    # Large events: see large_answer.py.
+
+    def _begin_large(self, response: InferResponse, final: bool) -> None:
+        """Have a thread write a large event; until it is sent, the others wait."""
+        self._is_writing = True
+        begin = partial(large_generate, response, lambda: self.abandoned)
+        in_thread(self._state.tasks, begin, partial(self._send_large, response, final), "begin a large event")
+
+    def _send_large(self, response: InferResponse, final: bool, body: Body | InferenceError) -> None:
+        if self.abandoned:
+            response.release()
+            return
+        if isinstance(body, InferenceError):
+            response.release()
+            self._is_writing = False
+            self._waiting.appendleft((body, final))
+            self._connection.answered()
+            return
+        data, state = event_pieces(body.pieces), self._state
+        claim, ready, chunked = self._connection.claim(), self._connection.answered, self.head.takes_chunks
+        self._is_last = final
+        self._large = LargeAnswer(
+            lambda: state.tasks, data, self._head_once(200), chunked, claim, ready, response.release, is_part=not final
+        )
+        self._large.begin()
+
+    def _next_of_large(self) -> Piece | None:
+        large = self._large
+        piece = None if large is None else large.next_piece()
+        if piece is None or large is None:
+            return None
+        if large.ended:
+            self._large, self._is_writing = None, False
+            self.ended = self._is_last
+        if large.failed:
+            self.keep_alive, self.ended = False, True
+            self._stop()
+        return self._traced(piece)
 
     def abandon(self) -> None:
         """See Exchange."""

@@ -11,7 +11,7 @@ A document has no line breaks, so that it is one line of an event.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import orjson
 
@@ -53,3 +53,12 @@ def _members(response: InferResponse, write: Callable[[OutputTensor], object]) -
 def event(document: bytes) -> bytes:
     """The server-sent event whose data is `document`."""
     return b"data: %b\n\n" % document
+
+
+def event_pieces(document: Iterator[bytes]) -> Iterator[bytes]:
+    """The same for a document in pieces."""
+    begin = b"data: "
+    for piece in document:
+        yield begin + piece
+        begin = b""
+    yield b"\n\n"

@@ -73,7 +73,8 @@ class LargeAnswer:
     """See the module. `begin` once; then `next_piece` whenever the client can take one, after `ready`.
 
     `head` is sent with the first piece, and `chunked` says that each piece is a chunk. `claim` counts the pieces that
-    wait. `release` is called once, when nothing is read from the response any more.
+    wait. `release` is called once, when nothing is read from the response any more. With `is_part` other pieces follow
+    behind the last one.
     """
 
     # The last piece has been given.
@@ -90,7 +91,10 @@ class LargeAnswer:
         claim: Claim,
         ready: Callable[[], None],
         release: Callable[[], None],
+        *,
+        is_part: bool = False,
     ) -> None:
+        self._is_part = is_part
         self._tasks = tasks
         self._body = body
         self._begin = head
@@ -130,7 +134,8 @@ class LargeAnswer:
             self.begin()
             return Piece(data + (chunk(piece) if self._chunked else piece), partial(self._taken, len(piece)))
         self.ended = True
-        return Piece(data + (LAST_CHUNK if self._chunked and not self.failed else b""), self.end)
+        is_over = self._chunked and not self.failed and not self._is_part
+        return Piece(data + (LAST_CHUNK if is_over else b""), self.end)
 
     def _taken(self, nbytes: int) -> None:
         if not self._over:

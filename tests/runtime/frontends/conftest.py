@@ -227,14 +227,14 @@ class Instance:
         output = OutputTensor("OUT", "FP32", list(known.tensor[2]), memoryview(contents))
         job.respond(InferResponse("m", 1, "", [output], release=self._release), True)
 
-    def say(self, outcome, final=False, datatype="FP32"):
-        """The next response to the first job, which is a number or an error."""
+    def say(self, outcome, final=False, datatype="FP32", count=1):
+        """The next response to the first job, which is a number, so many times, or an error."""
         job = self.jobs[0]
         if final:
             self.jobs.remove(job)
             job.free()
         if isinstance(outcome, (int, float)):
-            output = OutputTensor("OUT", datatype, [1], memoryview(struct.pack("<f", outcome)))
+            output = OutputTensor("OUT", datatype, [count], memoryview(struct.pack("<f", outcome) * count))
             outcome = InferResponse("d", 1, job.id, [output], release=self._release)
         job.respond(outcome, final)
 

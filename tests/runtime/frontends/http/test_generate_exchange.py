@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The generate extension over connections that note written data: see conftest.py."""
 
+import asyncio
 import json
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from pyruntime.runtime.frontends.common.client_timeouts import IDLE_S_MAX
 from pyruntime.runtime.frontends.http import generate_exchange
 from pyruntime.runtime.frontends.http.connection import READ_AHEAD_BYTES_MAX
+from pyruntime.runtime.frontends.http.json_pieces import LARGE_BYTES
 from pyruntime.runtime.frontends.http.write_stall import STALLED_S_MAX
 from pyruntime.runtime.scheduling.policy_queue import QueueFull
 from pyruntime.utils.errors import Code, InferenceError
@@ -19,6 +21,8 @@ NOT_ONE = (
     "generate expects model to produce exactly 1 response, use generate stream for model that generates various number "
     "of responses"
 )
+# More elements of FP32 than are written at once.
+LARGE_COUNT = LARGE_BYTES // 4 + 1
 READY = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -53,6 +57,17 @@ def events(body):
 def only(transport):
     (response,) = transport.responses()
     return response
+
+
+def with_threads(server, act):
+    """`act` within an event loop; when this returns, so have all threads."""
+
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            server.state.tasks = tasks
+            act()
+
+    asyncio.run(main())
 
 
 def failure(message="no", code=Code.INTERNAL):
@@ -189,6 +204,64 @@ class TestStream:
         assert len(events(only(transport)[2])) == 3
         assert server.is_idle()
         assert not transport.closed
+
+    def test_large_events_are_written_in_pieces_in_threads(self, server):
+        """Others wait behind them, and each response is released when it is sent. The end is that of any stream."""
+        transport = server.connect()
+
+        def act():
+            transport.feed(stream(id="7"))
+            server.decoupled.say(1)
+            server.decoupled.say(2, count=LARGE_COUNT)
+            server.decoupled.say(failure("a"))
+            server.decoupled.say(3, count=LARGE_COUNT)
+            assert events(only(transport)[2]) == [event(1.0, id="7")]
+            server.decoupled.say(4, final=True, count=LARGE_COUNT)
+
+        with_threads(server, act)
+        many = [event([float(each)] * LARGE_COUNT, id="7") for each in (2, 3, 4)]
+        assert events(only(transport)[2]) == [event(1.0, id="7"), many[0], {"error": "a"}, *many[1:]]
+        assert transport.sent.count(b"HTTP/1.1 200") == 1
+        assert transport.sent.endswith(b"\r\n0\r\n\r\n")
+        assert server.decoupled.released == 4
+        assert server.state.pending_bytes.used == 0
+        assert server.is_idle()
+
+    def test_a_large_event_without_a_json_form(self, server):
+        """It becomes an error like a small one, also as the first."""
+        transport = server.connect()
+
+        def act():
+            transport.feed(stream())
+            server.decoupled.say(2, datatype="FP16", count=LARGE_COUNT)
+            server.decoupled.say(3, final=True)
+
+        with_threads(server, act)
+        status, _, body = only(transport)
+        first, second = events(body)
+        assert (status, second) == (400, event(3.0))
+        assert "sending FP16 data via JSON is not supported." in first["error"]
+        assert server.decoupled.released == 2
+
+    @pytest.mark.parametrize("turns", [0, 1, 20])
+    def test_a_client_that_leaves_while_a_large_event_is_written(self, server, turns):
+        transport = server.connect()
+
+        async def main():
+            async with asyncio.TaskGroup() as tasks:
+                server.state.tasks = tasks
+                transport.feed(stream())
+                server.decoupled.say(2, count=LARGE_COUNT)
+                server.decoupled.say(3, count=LARGE_COUNT)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                transport.lose()
+
+        asyncio.run(main())
+        assert server.decoupled.released == 2
+        assert server.state.pending_bytes.used == 0
+        server.decoupled.say(None, final=True)
+        assert server.is_idle()
 
     def test_of_nothing(self, server):
         """A model that produces nothing makes an empty stream, which is no error."""

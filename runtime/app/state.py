@@ -15,7 +15,6 @@ from typing import Protocol
 import pyruntime
 from pyruntime.runtime.app.load_reports import LoadReports
 from pyruntime.runtime.app.memory_limit import memory_limit
-from pyruntime.runtime.app.rounds import Rounds
 from pyruntime.runtime.brokers.leases import GpuLeases
 from pyruntime.runtime.inference.intake import Intake
 from pyruntime.runtime.inference.model_version import ModelVersion
@@ -31,6 +30,7 @@ from pyruntime.runtime.observe.stacks import OwnStacks
 from pyruntime.runtime.observe.statistics_entry import statistics_entry
 from pyruntime.runtime.repository.control import ModelControl
 from pyruntime.runtime.repository.lifecycle import LATEST, IndexRow, LifecycleTable
+from pyruntime.runtime.rounds import Rounds
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import Code, InferenceError

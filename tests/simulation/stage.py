@@ -15,7 +15,7 @@ from unittest import mock
 
 from pyruntime.runtime import descriptors as descriptors_module
 from pyruntime.runtime import regions as regions_module
-from pyruntime.runtime.app import rounds as rounds_module
+from pyruntime.runtime import rounds as rounds_module
 from pyruntime.runtime.brokers import link as link_module
 from pyruntime.runtime.brokers.link import BrokerLink
 from pyruntime.runtime.frontends import listeners as listeners_module
@@ -191,6 +191,7 @@ def stage():
         put(grpc_module, "monotonic", lambda: STAGE.world.ticks())
         put(stub_link_module, "monotonic", lambda: STAGE.world.ticks())
         put(stub_link_module, "MESSAGES_AT_ONCE", 1)
+        put(connection_module, "_rounds_of", lambda loop: STAGE.world.link_rounds)
         put(rounds_module, "AT_ONCE_MAX", 2)
         # Small responses are written without a copy as large ones are, and few clients fill the room for all.
         put(response_writer_module, "JOINED_BYTES_MAX", 200)

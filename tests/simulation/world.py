@@ -12,12 +12,12 @@ from collections import defaultdict
 from dataclasses import replace
 from random import Random
 
-from pyruntime.runtime.app.rounds import Rounds
 from pyruntime.runtime.caching.local import LocalCache
 from pyruntime.runtime.frontends.listeners import Listeners
 from pyruntime.runtime.gpus.available import AvailableGpus
 from pyruntime.runtime.inference.intake import Intake
 from pyruntime.runtime.inference.threads import THREADS_MAX
+from pyruntime.runtime.instances.stub.link import LINKS_TURN_S
 from pyruntime.runtime.loaders.ensemble import EnsembleLoader
 from pyruntime.runtime.loaders.model_loader import ModelLoader
 from pyruntime.runtime.loaders.python import PythonLoader
@@ -31,6 +31,7 @@ from pyruntime.runtime.repository.fingerprint import Fingerprint
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.live import LiveVersions
 from pyruntime.runtime.repository.request import Found, Sight
+from pyruntime.runtime.rounds import Rounds
 from pyruntime.runtime.settings import ResourceLimit, ServerSettings
 from pyruntime.utils.errors import InferenceError
 
@@ -103,6 +104,8 @@ class World:
         # The server as its frontends see it, and they; None in scenarios without wires.
         self.state = self.listeners = None
         self.is_closing = False
+        # Those of the links to stubs.
+        self.link_rounds = None
         self._ticks = 0
         # The GPUs, and the host's ends of their brokers.
         self.devices = Devices(self)
@@ -151,6 +154,7 @@ class World:
     async def open(self, tasks):
         """Load all models, one after the other, with those that they need first."""
         self.loop = asyncio.get_running_loop()
+        self.link_rounds = Rounds(self.ticks, self.loop.call_soon, LINKS_TURN_S)
         self.tasks = tasks
         self.table = LifecycleTable()
         self.live = LiveVersions(self.table, tasks, DRAIN_S)

@@ -13,14 +13,16 @@ import errno
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from io import FileIO
+from weakref import WeakKeyDictionary
 
 from pyruntime.runtime import descriptors
 from pyruntime.runtime.environments.environment import StubPython
 from pyruntime.runtime.instances.stub.launch import Handover, StubProcess, launch_stub
-from pyruntime.runtime.instances.stub.link import StubLink
+from pyruntime.runtime.instances.stub.link import LINKS_TURN_S, StubLink
 from pyruntime.runtime.instances.stub.output import OutputReader
 from pyruntime.runtime.instances.stub.regions import StubRegions
 from pyruntime.runtime.instances.stub.returns import Returns
@@ -28,6 +30,7 @@ from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.model_log import ModelLog
 from pyruntime.runtime.regions import SharedRegion, create_region
+from pyruntime.runtime.rounds import Rounds
 from pyruntime.utils.channel import State
 from pyruntime.utils.errors import Code, LaunchError, LoadError, PeerError
 from pyruntime.utils.messages import (
@@ -78,7 +81,7 @@ class StubConnection:
         self._requests = requests
         self.responses = create_region(f"responses of {name}")
         self._loop = asyncio.get_running_loop()
-        self.link = StubLink(name, self._handle, self._kill_after, self._on_end, self._loop.call_soon)
+        self.link = StubLink(name, self._handle, self._kill_after, self._on_end, _rounds_of(self._loop))
         self.regions = StubRegions(self.link, requests, self.responses)
         self.returns = Returns(self.link)
         self.checks_ready = False
@@ -292,6 +295,18 @@ class StubConnection:
             # A stub logs an exception with its traceback before it says that the load has failed.
             raise LoadError(reply.reason, code, was_logged=self._was_failure_logged)
         return reply
+
+
+# Those of the links whose messages wait, by event loop: a turn is one of a loop.
+_rounds: WeakKeyDictionary[asyncio.AbstractEventLoop, Rounds] = WeakKeyDictionary()
+
+
+def _rounds_of(loop: asyncio.AbstractEventLoop) -> Rounds:
+    """Those of all links of a loop."""
+    found = _rounds.get(loop)
+    if found is None:
+        found = _rounds[loop] = Rounds(time.monotonic, loop.call_soon, LINKS_TURN_S)
+    return found
 
 
 def portions(ids: Sequence[int | str]) -> Iterator[list[int | str]]:

@@ -6,15 +6,15 @@ Answers free capacity, so that new batches are posted. All that is sent while th
 written at once.
 
 One read may bring thousands of messages, which would hold up everybody else: responses of a stream, records of a log,
-questions. So they are handled for a slice of time, and the others in slices of the next turns of the event loop. The
-stub is not read meanwhile: it waits once its socket is full.
+questions. So they are handled while all links together have time in a turn of the event loop, and the others in slices
+of the next turns, one link after the other (see rounds.py). The stub is not read meanwhile: it waits once its socket is
+full.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -23,6 +23,7 @@ from time import monotonic
 from typing import Any, cast
 
 from pyruntime.runtime.regions import ClientRegion, SharedRegion
+from pyruntime.runtime.rounds import Rounds
 from pyruntime.utils.channel import HostChannel, State
 from pyruntime.utils.errors import LocalError, PeerError
 from pyruntime.utils.messages import MESSAGES, Message
@@ -39,8 +40,9 @@ REST_BYTES = 64 << 10
 HUNG_UP_S_MAX = 2.0
 # The messages of one read that are handled without a look at the clock: a stub that answers batches sends fewer.
 MESSAGES_AT_ONCE = 16
-# The time for the messages of one stub in a turn of the event loop, in seconds. It is enough for dozens of messages.
-SLICE_S = 0.001
+# The time for the messages of all stubs in a turn of the event loop, in seconds: less than for requests of clients, and
+# enough for dozens of messages.
+LINKS_TURN_S = 0.003
 
 # How to handle each kind of message. Any: each handler takes messages of its own kind.
 Handlers = Mapping[type[Message], Callable[[Any], None]]
@@ -62,20 +64,22 @@ class StubLink(asyncio.Protocol):
         handle: Callable[[Message], None],
         kill: Callable[[str, float], None],
         on_end: Callable[[], None],
-        soon: Callable[[Callable[[], None]], object],
+        rounds: Rounds,
     ) -> None:
         """`handle` takes the messages that have no handler of their own. It may raise PeerError.
 
         `kill` ends a stub that breaks the protocol, or hangs up too early, for a reason and after some seconds.
-        `on_end` is called behind the last message. `soon` calls back in the next turn of the event loop.
+        `on_end` is called behind the last message. `rounds` are those of all links.
         """
         self.name = name
         self.is_open = False
         self._kill = kill
         self._on_end = on_end
-        self._soon = soon
+        self._rounds = rounds
         # Messages that have arrived and wait for their slice. While there are any, nothing is read.
         self._waiting: deque[Message] = deque()
+        # It waits for a slice.
+        self._is_queued = False
         self._is_paused = False
         # For all kinds, so that nobody has to look whether there is one.
         self.handlers: dict[type[Message], Callable[[Any], None]] = dict.fromkeys(MESSAGES, handle)
@@ -162,15 +166,15 @@ class StubLink(asyncio.Protocol):
         self.is_open = True
         self._set_writers(opened.write, partial(_send_past, opened, self._sock))
 
-    def data_received(self, data: bytes, limit_s: float = SLICE_S) -> None:
-        """Handle what arrives, and what waits, for `limit_s` seconds if these are many messages."""
+    def data_received(self, data: bytes, is_last: bool = False) -> None:
+        """Handle what arrives, and what waits, while this link may go on if these are many messages, or `is_last`."""
         held: list[bytes] = []
         self.write = self.write_now = held.append
         try:
             messages = self._receive_data(data)
             if len(messages) > MESSAGES_AT_ONCE or self._waiting:
                 self._waiting.extend(messages)
-                self._handle_waiting(monotonic() + limit_s)
+                self._handle_waiting(is_last)
             else:
                 handlers = self.handlers
                 for message in messages:
@@ -186,23 +190,26 @@ class StubLink(asyncio.Protocol):
             if self._is_paused or self._waiting:
                 self._pause_or_resume()
 
-    def _handle_waiting(self, until: float) -> None:
-        """Handle messages that wait, in order, until a time."""
-        waiting, handlers = self._waiting, self.handlers
+    def _handle_waiting(self, is_last: bool) -> None:
+        """Handle messages that wait, in order: all of them with `is_last`, else while this link may go on."""
+        waiting, handlers, rounds = self._waiting, self.handlers, self._rounds
+        if self._is_queued and not is_last:
+            return
         while waiting:
+            if not is_last and monotonic() >= rounds.until and not rounds.admits(self):
+                self._is_queued = True
+                return
             message = waiting.popleft()
             handlers[type(message)](message)
-            if monotonic() >= until:
-                break
 
-    def _take_slice(self) -> None:
+    def take_slice(self) -> None:
+        """See WaitingConnection."""
+        self._is_queued = False
         if self._waiting:
             self.data_received(b"")
 
     def _pause_or_resume(self) -> None:
         """Read nothing while messages wait."""
-        if self._waiting:
-            self._soon(self._take_slice)
         transport = cast("asyncio.ReadTransport | None", self._transport)
         if self._is_paused != bool(self._waiting) and transport is not None and not transport.is_closing():
             self._is_paused = bool(self._waiting)
@@ -236,7 +243,7 @@ class StubLink(asyncio.Protocol):
     def _read_rest(self) -> None:
         """Handle all messages of the stub that are left. A transport closes without the unread once it cannot write."""
         if self._waiting:
-            self.data_received(b"", math.inf)
+            self.data_received(b"", is_last=True)
         if self._sock is None:
             return
         with self._sock as rest:
@@ -248,7 +255,7 @@ class StubLink(asyncio.Protocol):
                     break
                 if not data:
                     break
-                self.data_received(data, math.inf)
+                self.data_received(data, is_last=True)
 
     def _set_writers(self, write: Write, write_now: Write) -> None:
         self._writers = self.write, self.write_now = write, write_now

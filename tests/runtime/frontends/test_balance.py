@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tritonclient.grpc import service_pb2
 
-from pyruntime.runtime.app.rounds import Rounds
 from pyruntime.runtime.config.inputs import STRINGS_AT_ONCE_BYTES_MAX
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
 from pyruntime.runtime.frontends.http import write_stall
@@ -24,6 +23,7 @@ from pyruntime.runtime.frontends.http.infer_exchange import COPIED_AT_ONCE_MAX
 from pyruntime.runtime.inference import pending_bytes
 from pyruntime.runtime.inference.pending_bytes import PendingBytes
 from pyruntime.runtime.inference.threads import PARSED_AT_ONCE_MAX, THREADS_MAX
+from pyruntime.runtime.rounds import Rounds
 
 from .conftest import CONFIG, Server
 from .grpc.conftest import Loop, Peer, Tasks

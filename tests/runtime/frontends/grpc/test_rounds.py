@@ -8,9 +8,9 @@ from itertools import count, pairwise
 import pytest
 from tritonclient.grpc import service_pb2
 
-from pyruntime.runtime.app import rounds as app_rounds
-from pyruntime.runtime.app.rounds import Rounds
+from pyruntime.runtime import rounds as app_rounds
 from pyruntime.runtime.inference.pending_bytes import PendingBytes
+from pyruntime.runtime.rounds import Rounds
 
 SERVICE = "/inference.GRPCInferenceService/"
 METADATA = SERVICE + "ServerMetadata"

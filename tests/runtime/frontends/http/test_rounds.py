@@ -6,9 +6,9 @@ from itertools import count, pairwise
 
 import pytest
 
-from pyruntime.runtime.app import rounds as app_rounds
-from pyruntime.runtime.app.rounds import Rounds
+from pyruntime.runtime import rounds as app_rounds
 from pyruntime.runtime.frontends.http.request_head import CHUNK_STEPS_MAX
+from pyruntime.runtime.rounds import Rounds
 
 from .test_connection import STATUSES, STREAM, get, infer_binary, infer_chunked, infer_json, outputs, post
 

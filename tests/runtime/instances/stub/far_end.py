@@ -5,9 +5,11 @@
 import asyncio
 import contextlib
 import socket
+import time
 
 from pyruntime.runtime.instances.stub.connection import StubConnection
-from pyruntime.runtime.instances.stub.link import GRANT_BYTES
+from pyruntime.runtime.instances.stub.link import GRANT_BYTES, LINKS_TURN_S
+from pyruntime.runtime.rounds import Rounds
 from pyruntime.utils.channel import State, StubChannel
 from pyruntime.utils.messages import PROTOCOL_VERSION, Hello, Load, Ready
 
@@ -46,7 +48,7 @@ class Stub:
     unsent = 0
     writes = 0
 
-    def __init__(self, name, requests, state=State.SERVING, sock=None):
+    def __init__(self, name, requests, state=State.SERVING, sock=None, rounds=None):
         # What the host does in its next turn, and whether it reads.
         self.due = []
         self.is_read = True
@@ -54,7 +56,7 @@ class Stub:
         self._ours, self.connection.link._grants = socket.socketpair()
         self._ours.setblocking(False)
         self.connection.link._grants.setblocking(False)
-        self.connection.link._soon = self.due.append
+        self.connection.link._rounds = rounds or Rounds(time.monotonic, self.due.append, LINKS_TURN_S)
         self.connection.link._sock = sock or Socket()
         self.connection.link._sock.stub = self
         self._channel = StubChannel()

@@ -5,7 +5,8 @@
 import pytest
 
 from pyruntime.runtime.instances.stub import link as link_module
-from pyruntime.runtime.instances.stub.link import MESSAGES_AT_ONCE, SLICE_S
+from pyruntime.runtime.instances.stub.link import LINKS_TURN_S, MESSAGES_AT_ONCE
+from pyruntime.runtime.rounds import SLICE_S, Rounds
 from pyruntime.utils.channel import State
 from pyruntime.utils.errors import PeerError
 from pyruntime.utils.messages import Infer, Release, Result
@@ -97,10 +98,17 @@ class TestManyMessages:
     COUNT = MESSAGES_AT_ONCE + 20
 
     @pytest.fixture
-    def handled(self, stub, monkeypatch):
-        """The numbers of the results that are handled; three of them fill a slice."""
-        clock, numbers = Clock(SLICE_S * 0.4), []
+    def clock(self, stub, monkeypatch):
+        """That of the stub, whose messages take so long each that three of them fill a slice."""
+        clock = Clock(SLICE_S * 0.4)
         monkeypatch.setattr(link_module, "monotonic", lambda: clock.now)
+        stub.connection.link._rounds = Rounds(lambda: clock.now, stub.due.append, SLICE_S)
+        return clock
+
+    @pytest.fixture
+    def handled(self, stub, clock):
+        """The numbers of the results that are handled."""
+        numbers = []
 
         def handle(result):
             clock.work(result)
@@ -158,3 +166,40 @@ class TestManyMessages:
             pass
         assert caplog.text.count("no such answer") == 1
         assert handled == [1, 2, 3]
+
+
+def test_all_links_share_a_turn_of_the_loop(requests, monkeypatch):
+    """However many stubs have sent however much, one turn takes no longer; each of them has its slices in turn."""
+    clock, due, handled = Clock(SLICE_S * 0.4), [], []
+    monkeypatch.setattr(link_module, "monotonic", lambda: clock.now)
+    rounds = Rounds(lambda: clock.now, due.append, LINKS_TURN_S)
+    stubs = [Stub(f"m_{number}", requests, rounds=rounds) for number in range(20)]
+    messages = 3 * MESSAGES_AT_ONCE
+    for stub in stubs:
+
+        def handle(result, stub=stub):
+            clock.work(result)
+            handled.append((stub, result.batch))
+
+        stub.connection.link.attach({Result: handle}, lambda: None)
+    before = clock.now
+    for stub in stubs:
+        stub.connection.link.data_received(
+            b"".join(stub.encode(Result(number, [], [], 0, 0)) for number in range(messages))
+        )
+    longest, served = clock.now - before, []
+    while due:
+        call_backs, due[:] = [*due], []
+        before, count = clock.now, len(handled)
+        for call_back in call_backs:
+            call_back()
+        longest = max(longest, clock.now - before)
+        served.append({stub.connection.name for stub, _ in handled[count:]})
+    assert longest <= LINKS_TURN_S + SLICE_S + SLICE_S * 0.4
+    assert sorted(number for _, number in handled) == sorted([*range(messages)] * len(stubs))
+    # Nobody has a second slice before all have had their first.
+    first = 1 + next(index for index in range(len(served)) if len(set().union(*served[: index + 1])) == len(stubs))
+    assert first <= len(stubs)
+    for stub in stubs:
+        assert [number for each, number in handled if each is stub] == [*range(messages)]
+        stub.close()

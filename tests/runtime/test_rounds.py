@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections that share the time of each turn: the clock is moved by their work."""
 
-from pyruntime.runtime.app.rounds import AT_ONCE_MAX, SLICE_S, TURN_S, Rounds
+from pyruntime.runtime.rounds import AT_ONCE_MAX, SLICE_S, TURN_S, Rounds
 
 
 class Loop:

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Round-robin scheduling of connections whose requests wait: bounds the work of one turn of the event loop. (pure)
 
+The connections are those of clients, or the links of stubs, whose messages wait; each kind has rounds of its own.
+
 A read may bring thousands of requests, and one turn of the loop may bring reads of thousands of connections. In each
 turn the first `AT_ONCE_MAX` reads cost no look at the clock: a connection handles the first request of such a read at
 once, if requests of its kind take little time. With every other request a connection goes on only as long as the
@@ -34,17 +36,21 @@ class WaitingConnection(Protocol):
 
 
 class Rounds:
-    """See the module. `clock` returns the time in seconds; `soon` calls back in the next turn of the event loop.
+    """See the module. `clock` returns the time in seconds; `soon` calls back in the next turn of the event loop. All
+    connections together have `turn_s` seconds of each turn.
 
     A connection may go on without a call until the time `until`, and, which it counts itself, with the first request of
     a read as long as `at_once` is positive.
     """
 
-    def __init__(self, clock: Callable[[], float], soon: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], soon: Callable[[Callable[[], None]], object], turn_s: float = TURN_S
+    ) -> None:
         self.until = -math.inf
         self.at_once = AT_ONCE_MAX
         self._clock = clock
         self._soon = soon
+        self._turn_s = turn_s
         self._waiting: deque[WaitingConnection] = deque()
         # Whether the time of the current turn has begun; and the connection whose slice begins when it asks.
         self._is_begun = False
@@ -66,7 +72,7 @@ class Rounds:
             self._waiting.append(connection)
             return False
         self._is_begun = True
-        self.until = self._clock() + TURN_S
+        self.until = self._clock() + self._turn_s
         self._soon(self._serve)
         return True
 
@@ -81,7 +87,7 @@ class Rounds:
         # Those that wait have slices. What else arrives in this turn is handled at once as in any turn.
         self.at_once = 0
         now = self._clock()
-        end = now + TURN_S
+        end = now + self._turn_s
         while waiting and now < end:
             self._served = connection = waiting.popleft()
             self.until = -math.inf

@@ -29,6 +29,7 @@ from pyruntime.runtime.repository.scan import ModelFolder
 from pyruntime.runtime.repository.versions import VersionPolicy, select_versions
 from pyruntime.runtime.settings import ServerSettings, SettingsError
 from pyruntime.utils.errors import LoadError
+from pyruntime.utils.paths import authors_path
 
 # The most names in a hint.
 NAMES_MAX = 20
@@ -112,10 +113,25 @@ def read_config(folder: ModelFolder, settings: ServerSettings) -> Config:
         if not settings.auto_complete_config:
             raise LoadError(f"model '{folder.name}' has no config.pbtxt, and auto-complete is disabled")
         return minimal_config(folder.name)
+    name = _authors_config(folder.config_path)
     try:
-        return parse_model_config(Path(folder.config_path).read_bytes(), folder.config_path)
+        return parse_model_config(Path(folder.config_path).read_bytes(), name)
     except OSError as exc:
-        raise LoadError(f"'{folder.config_path}' cannot be read: {exc.strerror}") from exc
+        raise LoadError(f"'{name}' cannot be read: {exc.strerror}") from exc
+
+
+def _authors_config(path: str) -> str:
+    """The path by which its author knows a configuration: `pyruntime serve model.py` makes a link to it.
+
+    Links of mounted configurations are relative, and what they name means nothing.
+    """
+    path = authors_path(path)
+    try:
+        target = os.readlink(path)
+    except OSError:  # it is no link
+        return path
+    is_same = os.path.isabs(target) and os.path.basename(target) == os.path.basename(path)
+    return target if is_same else path
 
 
 def _version_files(folder: ModelFolder) -> list[str]:

@@ -256,3 +256,15 @@ def test_path_of_a_single_file(serving, tmp_path, wait_until):
         for name in ("hello", "helper"):
             assert f'File "{tmp_path.resolve()}/{name}.py", line ' in server.log
         assert "pyruntime-" not in server.log
+
+
+def test_path_of_the_configuration_of_a_single_file(serving, tmp_path):
+    """An error in the config.pbtxt beside `serve hello.py` names the file that the user wrote."""
+    (tmp_path / "hello.py").write_text("class TritonPythonModel:\n    def execute(self, requests):\n        pass\n")
+    (tmp_path / "config.pbtxt").write_text('backend: "python"\nnonsense: 1\n')
+    (tmp_path / "empty").mkdir()
+    options = f"--model-repository={tmp_path / 'hello.py'}", "--model-control-mode=explicit"
+    with serving(tmp_path / "empty", *options) as server:
+        answer = server.request("POST", "/v2/repository/models/hello/load", "{}")
+        assert f"{tmp_path.resolve()}/config.pbtxt:2:1: " in json.loads(answer.body)["error"]
+        assert "pyruntime-" not in server.log

@@ -36,6 +36,8 @@
 /* gRPC's length prefix has 32 bits. */
 #define MESSAGE_BYTES_MAX UINT32_MAX
 #define PREFIX_BYTES 5
+/* Of HTTP/2: length, kind, flags, stream. */
+#define FRAME_HEAD_BYTES 9
 
 /* The payload of our pings, which identifies their answers. */
 #define PING_BYTES 8
@@ -147,6 +149,11 @@ typedef struct {
     size_t open_streams;
     size_t queued;
     size_t gathered; /* of all streams */
+    size_t stream_window;
+    uint64_t unwanted; /* bytes that may still come on streams that we have reset */
+    /* Where the client is in its frames: bytes of a head that have come, and bytes of the frame that are to come. */
+    unsigned char frame_head[FRAME_HEAD_BYTES];
+    size_t frame_come, frame_left;
     Stream *buried;
     Segment *spent;
     /* The headers of the arriving request; headers of several requests cannot interleave. */

@@ -15,6 +15,8 @@ static const char TIMEOUT_NAME[] = "grpc-timeout";
 #define TIMEOUT_NONE (-1)
 #define TIMEOUT_UNREADABLE (-2)
 #define TIMEOUT_DIGITS_MAX 8
+/* The reason of a GOAWAY. */
+#define UNWANTED "unwanted_data"
 
 static Stream *stream_of(nghttp2_session *http2, int32_t id)
 {
@@ -241,10 +243,66 @@ static int broken(Session *self, int code)
     return -1;
 }
 
+/* Whether a frame is data of a stream that has ended, of which nghttp2 tells nothing. */
+static bool is_unwanted(Session *self)
+{
+    const unsigned char *head = self->frame_head;
+    int32_t id = (int32_t)((uint32_t)(head[5] & 0x7f) << 24 | (uint32_t)head[6] << 16 | (uint32_t)head[7] << 8 | head[8]);
+
+    return head[3] == NGHTTP2_DATA && id <= nghttp2_session_get_last_proc_stream_id(self->http2) &&
+           stream_of(self->http2, id) == NULL;
+}
+
+/* Count the data of streams that had ended before these bytes came. It is discarded as long as the client may not know
+ * of the end: false if more has come. While the connection ends, there are streams of which nothing is known. */
+static bool count_unwanted(Session *self, const uint8_t *bytes, size_t length)
+{
+    while (length > 0) {
+        size_t part;
+
+        if (self->frame_left > 0) {
+            part = length < self->frame_left ? length : self->frame_left;
+            self->frame_left -= part;
+        } else {
+            part = FRAME_HEAD_BYTES - self->frame_come;
+            if (part > length)
+                part = length;
+            memcpy(self->frame_head + self->frame_come, bytes, part);
+            self->frame_come += part;
+            if (self->frame_come == FRAME_HEAD_BYTES) {
+                const unsigned char *head = self->frame_head;
+                self->frame_come = 0;
+                self->frame_left = (size_t)head[0] << 16 | (size_t)head[1] << 8 | head[2];
+                if (!self->shut_down && is_unwanted(self)) {
+                    if (self->frame_left > self->unwanted)
+                        return false;
+                    self->unwanted -= self->frame_left;
+                }
+            }
+        }
+        bytes += part;
+        length -= part;
+    }
+    return true;
+}
+
+/* End the connection of a client that goes on sending what nobody wants. */
+static int refuse_unwanted(Session *self)
+{
+    self->terminating = true;
+    return nghttp2_submit_goaway(self->http2, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(self->http2),
+                                 NGHTTP2_ENHANCE_YOUR_CALM, (const uint8_t *)UNWANTED, sizeof(UNWANTED) - 1) == 0
+               ? 0
+               : broken(self, NGHTTP2_ERR_NOMEM);
+}
+
 static int take(Session *self, const Py_buffer *data)
 {
-    ssize_t taken = nghttp2_session_mem_recv(self->http2, data->buf, (size_t)data->len);
+    ssize_t taken;
 
+    if (!count_unwanted(self, data->buf, (size_t)data->len))
+        return refuse_unwanted(self);
+    taken = nghttp2_session_mem_recv(self->http2, data->buf, (size_t)data->len);
     if (taken < 0)
         return broken(self, (int)taken);
     /* Streams that nghttp2 resets end when the frame is sent: send now, so that these events are reported too. */

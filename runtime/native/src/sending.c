@@ -7,7 +7,6 @@
  */
 #include "http2.h"
 
-#define FRAME_HEAD_BYTES 9
 /* The size of the buffer that a connection keeps for its next output. Small messages rarely need more. */
 #define OUT_KEPT_BYTES ((size_t)1 << 14)
 /* nghttp2's default, which every client must accept. */
@@ -138,6 +137,10 @@ static int on_frame_send(nghttp2_session *http2, const nghttp2_frame *frame, voi
     /* The answer to the ping after this frame shows that the client has received it. */
     if (frame->hd.type == NGHTTP2_GOAWAY && self->shutting_down && !self->terminating)
         return nghttp2_submit_ping(http2, NGHTTP2_FLAG_NONE, PING_SHUT_DOWN) == 0 ? 0 : NGHTTP2_ERR_CALLBACK_FAILURE;
+    /* What the client may have sent before it knows: the window of the stream, or the initial one of HTTP/2. */
+    if (frame->hd.type == NGHTTP2_RST_STREAM)
+        self->unwanted += self->stream_window > NGHTTP2_INITIAL_WINDOW_SIZE ? self->stream_window
+                                                                            : NGHTTP2_INITIAL_WINDOW_SIZE;
     if (frame->hd.type != NGHTTP2_HEADERS || !(frame->hd.flags & NGHTTP2_FLAG_END_STREAM))
         return 0;
     stream = nghttp2_session_get_stream_user_data(http2, frame->hd.stream_id);

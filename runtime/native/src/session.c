@@ -97,6 +97,8 @@ static PyObject *session_new(PyTypeObject *type, PyObject *positional, PyObject 
     self->message_bytes = (size_t)message;
     self->large_bytes = (size_t)large;
     self->alignment = (size_t)alignment;
+    self->stream_window = (size_t)stream_window;
+    self->frame_left = NGHTTP2_CLIENT_MAGIC_LEN; /* the client's preface comes before its frames */
     settings[0] = (nghttp2_settings_entry){NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, (uint32_t)streams};
     settings[1] = (nghttp2_settings_entry){NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, (uint32_t)stream_window};
     settings[2] = (nghttp2_settings_entry){NGHTTP2_SETTINGS_MAX_FRAME_SIZE, (uint32_t)frame};

@@ -482,3 +482,61 @@ def test_cycles(connect):
     lost()
     gc.collect()
     assert died == [True]
+
+
+def unwanted(session, stream, nbytes):
+    """Data on a stream, in frames of 10 000 bytes at most, and what the session says."""
+    for at in range(0, nbytes, 10_000):
+        session.receive(frame(DATA, 0, stream, bytes(min(10_000, nbytes - at))))
+    return b"".join(session.send()[0])
+
+
+def refused(client, session, stream):
+    """A call whose response is complete while the client may still send."""
+    session.receive(frame(HEADERS, END_HEADERS, stream, head(client)))
+    session.refuse(stream, client.REFUSAL)
+    assert frame(RST_STREAM, 0, stream, bytes(4)) in b"".join(session.send()[0])
+
+
+def test_the_body_of_a_refused_call_is_discarded_as_far_as_its_client_may_not_know(client):
+    """These are the bytes of the stream's window; a client that sends more loses its connection."""
+    window = 1 << 20
+    session = greeted(client, stream_window=window, connection_window=window)
+    for stream in (1, 3):
+        refused(client, session, stream)
+    assert GOAWAY not in goaways(unwanted(session, 1, window))
+    assert session.wants_io
+    # Another call begins meanwhile, and the other refused one has a window of its own.
+    (event,) = session.receive(frame(HEADERS, END_HEADERS | END_STREAM, 5, head(client)))
+    assert event[:2] == (REQUEST, 5)
+    assert GOAWAY not in goaways(unwanted(session, 3, window))
+    said = unwanted(session, 1, 1)
+    assert goaways(said) == [GOAWAY]
+    assert said.endswith(struct.pack(">II", 5, 0xB) + b"unwanted_data")
+    assert not session.wants_io
+    assert session.receive(frame(DATA, 0, 1, b"x")) == []
+
+
+def test_data_of_a_stream_that_a_client_has_ended_ends_the_connection(client):
+    session = greeted(client)
+    session.receive(frame(HEADERS, END_HEADERS, 1, head(client)) + frame(RST_STREAM, 0, 1, bytes(4)))
+    assert goaways(unwanted(session, 1, 1)) == [GOAWAY]
+
+
+def test_streams_that_cross_the_end_of_a_connection_are_discarded(client):
+    """A client that opens one before it knows of the end breaks no rule."""
+    session = greeted(client)
+    session.shut_down()
+    session.send()
+    session.receive(frame(HEADERS, END_HEADERS, 1, head(client)) + frame(RST_STREAM, 0, 1, bytes(4)))
+    assert goaways(unwanted(session, 1, 60_000)) == []
+
+
+def goaways(said):
+    """The frames of GOAWAY among those that a session sends."""
+    found = []
+    while said:
+        length, kind = int.from_bytes(said[:3], "big"), said[3]
+        found += [kind] if kind == GOAWAY else []
+        said = said[9 + length :]
+    return found

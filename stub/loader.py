@@ -85,6 +85,10 @@ def _prefer_modules_in(folders: List[str]) -> None:
     finder = _OwnModules(folders)
     sys.meta_path.insert(0, finder)
     own = {name for name in OURS if finder.find_spec(name, None) is not None}
+    # Processes that the model starts have its sys.path, and not its finder.
+    places = [place for place, entry in enumerate(sys.path) if any(PathFinder.find_spec(name, [entry]) for name in own)]
+    if places and sys.path[places[0]] not in folders:
+        sys.path[places[0] : places[0]] = folders
     for each in [each for each in sys.modules if each.partition(".")[0] in own]:
         del sys.modules[each]
 

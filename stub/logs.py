@@ -79,7 +79,7 @@ def install(send: Callable[[Log], None]) -> None:
     """Route LOGGER to the host, and the records of all other loggers for which the model has configured no handler.
 
     No handler is added to them: `logging.basicConfig` does nothing if it finds one, and a logger that has its own would
-    write its records twice.
+    write its records twice. A logger with a handler of the model has the levels of Python: INFO is only ours.
     """
     handler = HostHandler(send)
     LOGGER.addHandler(handler)
@@ -90,10 +90,10 @@ def install(send: Callable[[Log], None]) -> None:
     call_of_python, configure_of_python = logging.Logger.callHandlers, logging.basicConfig
 
     def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
-        if _is_configured(logger):
-            call_of_python(logger, record)
-        else:
+        if not _is_configured(logger):
             handler.handle(record)
+        elif root.chosen or record.levelno >= logging.WARNING or _has_level(logger):
+            call_of_python(logger, record)
 
     def basic_config(**options: Any) -> None:
         # `logging.info` and its like call it first where there is no handler, and configure nothing.
@@ -112,6 +112,16 @@ def _is_configured(logger: logging.Logger) -> bool:
             return True
         at = at.parent if at.propagate else None
     return False
+
+
+def _has_level(logger: logging.Logger) -> bool:
+    """Whether the level of a logger is not that of the root: it, or one above it, has one, or it is none of its."""
+    at: Optional[logging.Logger] = logger
+    while at is not None and not isinstance(at, logging.RootLogger):
+        if at.level:
+            return True
+        at = at.parent
+    return at is None
 
 
 def _is_null(handler: logging.Handler) -> bool:

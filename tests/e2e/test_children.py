@@ -150,7 +150,25 @@ class TritonPythonModel:
 """
 
 
-def test_a_module_of_the_model_may_have_the_name_of_a_package_of_the_server(model, deploy, python):
-    folder = model("m", SHADOWING, more=python)
+SHADOWING_CHILD = """
+import multiprocessing
+import msgpack
+
+
+def number(_):
+    return msgpack.NUMBER
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            found = pool.map(number, [0])
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array(found))]) for _ in requests]
+"""
+
+
+@pytest.mark.parametrize("code", [SHADOWING, SHADOWING_CHILD], ids=["in the model", "in a process of the model"])
+def test_a_module_of_the_model_may_have_the_name_of_a_package_of_the_server(model, deploy, python, code):
+    folder = model("m", code, more=python)
     (folder / "1" / "msgpack.py").write_text("NUMBER = 7\n")
     assert deploy().infer("m", {"IN": np.arange(5)}).as_numpy("OUT").tolist() == [7]

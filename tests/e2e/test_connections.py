@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 from contextlib import suppress
@@ -338,6 +339,26 @@ def test_old_clients_that_ask_to_stay(samples):
             answer.begin()
             answer.read()
             assert (answer.status, answer.headers["connection"]) == (status, "keep-alive")
+
+
+@pytest.mark.parametrize("path", ["/v2/health/ready", "/v2/models/add_sub/infer"])
+def test_apache_bench_that_keeps_its_connections(samples, tmp_path, path):
+    """`ab -k` asks in HTTP/1.0 for connections that stay, and has all of its answers on them."""
+    program = shutil.which("ab")
+    if program is None:
+        pytest.skip("there is no ab here: apt-get install apache2-utils")
+    tensors = [{"name": name, "shape": [16], "datatype": "FP32", "data": [1] * 16} for name in ("INPUT0", "INPUT1")]
+    (tmp_path / "body").write_text(json.dumps({"inputs": tensors}))
+    body = ["-p", tmp_path / "body", "-T", "application/json"] if path.endswith("infer") else []
+    command = [program, "-k", "-q", "-n", "200", "-c", "4", *body, f"http://127.0.0.1:{samples.port}{path}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    counts = dict(re.findall(r"^([\w -]+):\s+(\d+)", done.stdout, re.MULTILINE))
+    assert (counts["Complete requests"], counts["Keep-Alive requests"], counts["Failed requests"]) == (
+        "200",
+        "200",
+        "0",
+    )
+    assert "Non-2xx responses" not in counts
 
 
 @pytest.mark.parametrize("offer", [b"h2c", b"websocket"])

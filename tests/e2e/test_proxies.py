@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 import numpy as np
 import pytest
 import tritonclient.grpc
+import tritonclient.utils
 
 from .harness.models import COUNT, ECHO
 from .harness.proxies import proxying, wait_answers
@@ -147,6 +148,54 @@ def test_defaults(kind, server, behind):
         assert refusal.status == 403
         assert "--http-public-origin" in json.loads(refusal.body)["error"]
         assert proxied.request("POST", "/v2/logging", "{}", {"Origin": ORIGIN}).status == 200
+
+
+# haproxy asks the port of gRPC itself, in HTTP/2 and without a host: the health service, which gets no message.
+CHECKED_BY_GRPC = """
+defaults
+    log stderr format raw local0
+    option log-health-checks
+    mode http
+    timeout connect 5s
+    timeout client 1h
+    timeout server 1h
+
+frontend http
+    bind :8080
+    default_backend http
+
+backend http
+    server one 127.0.0.1:8000
+
+frontend grpc
+    bind :8081 proto h2
+    default_backend grpc
+
+backend grpc
+    option httpchk
+    http-check send meth POST uri /grpc.health.v1.Health/Check ver HTTP/2 hdr content-type application/grpc
+    http-check expect hdr name "grpc-status" value "{status}"
+    server one 127.0.0.1:8001 proto h2 check check-proto h2 inter 100ms fall 1 rise 1
+"""
+
+
+@pytest.mark.parametrize(("status", "found"), [(13, "succeeded"), (99, "failed")])
+def test_the_health_checks_of_haproxy_reach_the_port_of_grpc(
+    server, tmp_path_factory, reserve_ports, wait_until, status, found
+):
+    """The service says what is wrong with the check (13), which is an answer; an expectation of another one fails."""
+    folder = tmp_path_factory.mktemp("checked")
+    configuration = CHECKED_BY_GRPC.format(status=status)
+    with proxying("haproxy", server, folder, reserve_ports, configuration) as (proxied, process):
+        wait_answers(proxied, process)
+        wait_until(lambda: "Health check for server grpc/one" in (folder / "log").read_text())
+        assert f"Health check for server grpc/one {found}" in (folder / "log").read_text()
+        with closing(proxied.grpc()) as client:
+            if found == "succeeded":
+                assert client.is_server_live()
+            else:
+                with pytest.raises(tritonclient.utils.InferenceServerException, match="UNAVAILABLE"):
+                    client.is_server_live()
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "caddy"])

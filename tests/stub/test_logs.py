@@ -126,6 +126,38 @@ class TestConfiguredByTheModel:
         assert sent == []
         assert capsys.readouterr().err == "hello\n"
 
+    def test_a_logger_with_a_handler_has_the_level_of_python_unless_the_model_gives_it_one(self, sent, capsys):
+        """As in Triton, where the root logger has WARNING."""
+        logger = logging.getLogger("levels")
+        logger.addHandler(logging.StreamHandler(sys.stdout))
+        below = logging.getLogger("levels.below")
+        try:
+            for each in (logger, below):
+                each.info("no")
+                each.warning("%s", each.name)
+            logger.setLevel(logging.DEBUG)
+            below.debug("yes")
+        finally:
+            logger.handlers.clear()
+            logger.setLevel(logging.NOTSET)
+        assert capsys.readouterr().out.splitlines() == ["levels", "levels.below", "yes"]
+        assert sent == []
+
+    def test_the_logger_of_triton_has_all_levels(self, sent):
+        LOGGER.info("info")
+        LOGGER.debug("debug")
+        assert [log.message for log in sent] == ["info", "debug"]
+
+    def test_a_level_of_the_root_counts_for_a_logger_with_a_handler(self, sent, root, capsys):
+        logger = logging.getLogger("levels")
+        logger.addHandler(logging.StreamHandler(sys.stdout))
+        root.setLevel(logging.INFO)
+        try:
+            logger.info("yes")
+        finally:
+            logger.handlers.clear()
+        assert capsys.readouterr().out.splitlines() == ["yes"]
+
     def test_records_of_a_library_with_a_null_handler_are_sent(self, sent):
         """It leaves to the application what becomes of them, and the model has configured nothing."""
         library = logging.getLogger("library")

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple
 
 import triton_python_backend_utils as pb_utils
 
-from pyruntime.backends.openvino.models import OpenvinoArrays, describe, describe_error, shape_model
+from pyruntime.backends.openvino.models import OpenvinoArrays, describe, describe_error, describe_outputs, shape_model
 from pyruntime.backends.openvino.options import check_device, read_options
 from pyruntime.backends.toolkit.batching import BatchExecutor
 from pyruntime.backends.toolkit.completion import check_tensors, complete
@@ -55,12 +55,13 @@ class TritonPythonModel:
         self._batch_size = shape_model(settings, options, model)
         self._pads_batches = options.pads_batches
         inputs = describe(settings.name, model.inputs, settings.all_inputs)
-        outputs = describe(settings.name, model.outputs, settings.all_outputs)
+        places = describe_outputs(settings.name, model.outputs, settings.all_outputs)
+        outputs = list(places)
         if self._batch_size > 0:  # it may have fewer rows, or refuses each request that has
             inputs, outputs = _with_any_rows(inputs), _with_any_rows(outputs)
         check_tensors(settings, inputs, outputs)
         self._inputs = {tensor.name: place for place, tensor in enumerate(inputs)}
-        self._outputs = {tensor.name: place for place, tensor in enumerate(outputs)}
+        self._outputs = {tensor.name: place for tensor, place in places.items()}
         try:
             self._request = core.compile_model(model, options.device, options.properties).create_infer_request()
         except Exception as exc:

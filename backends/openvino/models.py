@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Dict, List, Sequence
 
 import triton_python_backend_utils as pb_utils
@@ -63,6 +64,22 @@ def name_of(port: Any, wanted: Sequence[str] = ()) -> str:
         if each in wanted:
             return each
     return names[0] if names else str(port.get_node().get_friendly_name())
+
+
+def names_of(port: Any, wanted: Sequence[str]) -> List[str]:
+    """All wanted names of an output, which may have several; see `name_of` if none is."""
+    names = set(port.get_names())
+    return [each for each in wanted if each in names] or [name_of(port)]
+
+
+def describe_outputs(model: str, ports: Sequence[Any], wanted: Sequence[TensorSpec]) -> Dict[TensorSpec, int]:
+    """The outputs of a model under all names that are wanted, with their places. See `describe`."""
+    names = [tensor.name for tensor in wanted]
+    described = {}
+    for place, (port, tensor) in enumerate(zip(ports, describe(model, ports, wanted))):
+        for name in names_of(port, names):
+            described[replace(tensor, name=name)] = place
+    return described
 
 
 def describe(model: str, ports: Sequence[Any], wanted: Sequence[TensorSpec] = ()) -> List[TensorSpec]:

@@ -53,6 +53,22 @@ def test_a_model_of_a_file_alone(serve, model):
     assert answer.as_numpy("SUM").tolist() == [[8] * 3] * 2
 
 
+def test_an_output_with_two_names_is_two_outputs(serve, model):
+    """If the configuration names both; else any of them."""
+    taken = ops.parameter([-1, 3], np.float32, name="A")
+    made = ops.add(taken, taken)
+    made.output(0).get_tensor().set_names({"SUM", "TOTAL"})
+    tensors = ['input { name: "A" data_type: TYPE_FP32 dims: [ 3 ] }']
+    for name, outputs in (("both", ("TOTAL", "SUM")), ("one", ("TOTAL",))):
+        wanted = [f'output {{ name: "{each}" data_type: TYPE_FP32 dims: [ 3 ] }}' for each in outputs]
+        folder = model(name, None, "\n".join(['backend: "openvino" max_batch_size: 4', *tensors, *wanted]))
+        openvino.save_model(openvino.Model([made], [taken], "add"), folder / "1" / "model.xml")
+    server = serve()
+    answer = server.infer("both", {"A": np.full((2, 3), 4, np.float32)})
+    assert answer.as_numpy("SUM").tolist() == answer.as_numpy("TOTAL").tolist() == [[8] * 3] * 2
+    assert server.infer("one", {"A": np.ones((1, 3), np.float32)}).as_numpy("TOTAL").tolist() == [[2] * 3]
+
+
 class TestCustomOperations(CustomOperations):
     FRAMEWORK = f"openvino {openvino.__version__.partition('-')[0]}"
 

@@ -201,7 +201,11 @@ def test_a_sequence_ends_with_its_instance_as_after_a_crash(model, deploy):
     assert server.infer("limited", one, sequence_id=5, sequence_start=True).as_numpy("OUT").tolist() == [1]
     assert server.refusal("limited", one, sequence_id=5, request_id="hang") == (504, OVERDUE)
     status, message = server.refusal("limited", one, sequence_id=5)
-    assert (status, "is lost with the instance that had it" in message) == (503, True)
+    # The server may learn of the end of the process before or after this request.
+    if status == 503:
+        assert "is lost with the instance that had it" in message
+    else:
+        assert (status, "must specify the START flag" in message) == (400, True), message
     assert server.infer("limited", one, sequence_id=5, sequence_start=True).as_numpy("OUT").tolist() == [1]
 
 

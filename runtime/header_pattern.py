@@ -16,6 +16,8 @@ Forwarded = tuple[tuple[str, str], ...]
 
 # The longest name that is matched: real names are shorter.
 NAME_LENGTH_MAX = 256
+# The names of which it is remembered whether they match: those of one request fit, and a client cannot fill memory.
+NAMES_KEPT_MAX = 256
 
 
 class HeaderPattern:
@@ -25,16 +27,32 @@ class HeaderPattern:
         """`pattern` is a regular expression; "" selects no headers. Raises ValueError with the reason if it is none."""
         self._text = pattern
         self._pattern = _compiled(pattern) if pattern else None
+        # Whether names match: clients send the same few, and each search takes longer than the rest of reading a head.
+        self._matches: dict[str, bool] = {}
 
     def __repr__(self) -> str:
         return f"<HeaderPattern {self._text!r}>"
 
     def select(self, headers: Iterable[tuple[str, str]]) -> Forwarded:
         """The headers to forward, in order."""
-        pattern = self._pattern
-        if pattern is None:
+        if self._pattern is None:
             return ()
-        return tuple(each for each in headers if len(each[0]) <= NAME_LENGTH_MAX and pattern.search(each[0]))
+        matches, forwarded = self._matches, []
+        for each in headers:
+            is_match = matches.get(each[0])
+            if is_match is None:
+                is_match = self._match(each[0])
+            if is_match:
+                forwarded.append(each)
+        return tuple(forwarded)
+
+    def _match(self, name: str) -> bool:
+        if self._pattern is None or len(name) > NAME_LENGTH_MAX:
+            return False
+        if len(self._matches) >= NAMES_KEPT_MAX:
+            self._matches.clear()
+        is_match = self._matches[name] = self._pattern.search(name) is not None
+        return is_match
 
 
 def _compiled(pattern: str) -> Any:

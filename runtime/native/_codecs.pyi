@@ -34,6 +34,9 @@ class PlainHeadReader:
         weights in `Accept-Encoding`, and the format of a load report. All other headers have no effect.
         """
 
+    def read_all(self, head: Buffer, /) -> tuple[Head, list[tuple[str, str]]] | None:
+        """The same, and the names and values of all headers, in order and as they were written."""
+
 def read_call(packed: bytes, /) -> tuple[str, bytes, str, bytes, Forwarded, str, str] | None:
     """The head of a call of gRPC, whose headers are packed as _http2.pyi says: the fields of CallHead.
 

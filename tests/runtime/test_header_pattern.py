@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from pyruntime.runtime.header_pattern import NAME_LENGTH_MAX, HeaderPattern
+from pyruntime.runtime.header_pattern import NAME_LENGTH_MAX, NAMES_KEPT_MAX, HeaderPattern
 from pyruntime.runtime.settings import ServerSettings, SettingsError
 
 HEADERS = (("X-Tenant", "a"), ("host", "b"), ("my-x-tenant", "c"))
@@ -33,9 +33,18 @@ def test_pattern(pattern, names):
 def test_names_that_are_too_long():
     """No time is spent on them."""
     pattern = HeaderPattern("x")
-    assert pattern.select([("x" * NAME_LENGTH_MAX, ""), ("x" * (NAME_LENGTH_MAX + 1), "")]) == (
-        ("x" * NAME_LENGTH_MAX, ""),
+    assert pattern.select([("x" * NAME_LENGTH_MAX, NAMES_KEPT_MAX, ""), ("x" * (NAME_LENGTH_MAX + 1), "")]) == (
+        ("x" * NAME_LENGTH_MAX, NAMES_KEPT_MAX, ""),
     )
+
+
+def test_names_that_are_remembered():
+    """Their number is limited, and names that come again are forwarded as before."""
+    pattern = HeaderPattern("[05]$")
+    headers = [(f"x-{number}", "") for number in range(2 * NAMES_KEPT_MAX)]
+    wanted = tuple(each for each in headers if each[0][-1] in "05")
+    assert [pattern.select(headers), pattern.select(headers)] == [wanted, wanted]
+    assert len(pattern._matches) <= NAMES_KEPT_MAX
 
 
 def test_repr():

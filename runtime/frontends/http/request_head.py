@@ -18,7 +18,7 @@ import httptools
 from pyruntime.runtime.frontends.common.compression import accepted_encoding
 from pyruntime.runtime.frontends.common.origins import HTTP_ORIGINS, Origins, refuse_foreign
 from pyruntime.runtime.frontends.common.request_log import request_line
-from pyruntime.runtime.frontends.common.restrictions import API_OF, OWN_ACCESS, Access, access_of, restrict
+from pyruntime.runtime.frontends.common.restrictions import API_OF, OWN_ACCESS, Access, access_of, opens, restrict
 from pyruntime.runtime.frontends.http.routes import Endpoint, Route, match, match_metrics
 from pyruntime.runtime.header_pattern import Forwarded, HeaderPattern
 from pyruntime.runtime.native.plain import PlainHeadReader
@@ -116,13 +116,14 @@ class _KnownHeads(dict[bytes, "Head"]):
         return self._read_new(head)
 
 
-# Reads the head of a plain request to a model; None for any other one, which may be wrong.
-read_plain = PlainHeadReader(
+_PLAIN_HEADS = PlainHeadReader(
     {
         action: Head(Route(endpoint), 0, False, None, "", expects_continue=False, keep_alive=True, takes_chunks=True)
         for action, endpoint in _PLAIN.items()
     }
-).read
+)
+# Reads the head of a plain request to a model; None for any other one, which may be wrong.
+read_plain = _PLAIN_HEADS.read
 
 
 class HeadReader:
@@ -151,7 +152,7 @@ class HeadReader:
     def _read_new(self, head: bytes) -> Head:
         if len(head) > HEAD_BYTES_MAX:
             raise too_long()
-        plain = None if self._reads_all else read_plain(head)
+        plain = self._read_checked(head) if self._reads_all else read_plain(head)
         if plain is not None:
             if not plain.traceparent:
                 self._remember(head, plain)
@@ -161,6 +162,21 @@ class HeadReader:
             known = self._read(head if self._forwards_traceparent else _TRACEPARENT.sub(b"", head))
             return known._replace(traceparent=spans[0].decode()) if len(spans) == 1 else known
         return self._read(head)
+
+    def _read_checked(self, head: bytes) -> Head | None:
+        """As `read_plain`, where other headers make a difference as well."""
+        found = _PLAIN_HEADS.read_all(head)
+        if found is None:
+            return None
+        plain, headers = found
+        restriction = self._restrictions.get(API_OF[plain.route.endpoint])
+        if restriction is not None:
+            shown = [value for name, value in headers if name.lower() == restriction.header]
+            # A refusal, and a list of values, are left to the parser.
+            if len(shown) != 1 or not opens(restriction, shown[0].encode()):
+                return None
+        forwarded = self._pattern.select(headers)
+        return plain._replace(forwarded=forwarded) if forwarded else plain
 
     def _read(self, head: bytes) -> Head:
         known = self._heads.get(head)

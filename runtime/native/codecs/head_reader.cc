@@ -76,13 +76,12 @@ PyObject* Line(const HttpHead& head) {
   return Text(line);
 }
 
-PyObject* HeadReaderRead(PyObject* self, PyObject* argument) {
-  const View view(argument);
-  if (!view) return nullptr;
+// A head with all its headers, if `headers` is not null; None for one that is not plain.
+PyObject* ReadHead(PyObject* self, std::string_view bytes, std::vector<HttpHeader>* headers) {
   HttpHead head;
   ModelTarget target;
   std::string_view encoding;
-  if (!ReadHttpHead(view.bytes(), &head) || head.method != "POST" || !ReadModelTarget(head.target, &target) ||
+  if (!ReadHttpHead(bytes, &head, headers) || head.method != "POST" || !ReadModelTarget(head.target, &target) ||
       !ReadAcceptEncoding(head.accept_encoding, &encoding)) {
     Py_RETURN_NONE;
   }
@@ -98,6 +97,21 @@ PyObject* HeadReaderRead(PyObject* self, PyObject* argument) {
                                        {kLine, Line(head)}});
   }
   Py_RETURN_NONE;
+}
+
+PyObject* HeadReaderRead(PyObject* self, PyObject* argument) {
+  const View view(argument);
+  return view ? ReadHead(self, view.bytes(), nullptr) : nullptr;
+}
+
+PyObject* HeadReaderReadAll(PyObject* self, PyObject* argument) {
+  const View view(argument);
+  if (!view) return nullptr;
+  std::vector<HttpHeader> headers;
+  Ref head(ReadHead(self, view.bytes(), &headers));
+  if (!head || head.get() == Py_None) return head.release();
+  const auto pair = [](const HttpHeader& each) { return Tuple({Text(each.name), Text(each.value)}); };
+  return Tuple({head.release(), List(headers, pair)});
 }
 
 // Whether an object is a tuple with a field of this number.
@@ -140,6 +154,7 @@ void HeadReaderDealloc(PyObject* self) {
 
 PyMethodDef head_reader_methods[] = {
     {"read", HeadReaderRead, METH_O, nullptr},
+    {"read_all", HeadReaderReadAll, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyType_Slot head_reader_slots[] = {

@@ -153,7 +153,7 @@ bool TakeSegment(std::string_view* rest, std::string_view* segment) {
 
 }  // namespace
 
-bool ReadHttpHead(std::string_view head, HttpHead* out) {
+bool ReadHttpHead(std::string_view head, HttpHead* out, std::vector<HttpHeader>* headers) {
   if (head.size() > kHeadBytesMax) return false;
   std::string_view line, name, value;
   if (!TakeLine(&head, &line) || !ReadRequestLine(line, out)) return false;
@@ -162,6 +162,7 @@ bool ReadHttpHead(std::string_view head, HttpHead* out) {
     if (!TakeLine(&head, &line)) return false;
     if (line.empty()) return head.empty();
     if (!SplitHeader(line, &name, &value) || !ReadHeader(name, value, &has_host, out)) return false;
+    if (headers != nullptr) headers->push_back({name, value});
   }
   return false;
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace pyruntime {
 
@@ -25,10 +26,15 @@ struct HttpHead {
   std::string_view traceparent;
 };
 
-// Returns false for a head that is malformed or not plain: another version than HTTP/1.1, a body in chunks or
+struct HttpHeader {
+  std::string_view name;
+  std::string_view value;
+};
+
+// Adds all headers to `headers`, unless that is null. Returns false for a head that is malformed or not plain: another version than HTTP/1.1, a body in chunks or
 // compressed, `Expect`, `Upgrade`, an end of the connection, a header twice that must be there once, or any byte that
 // is no printable ASCII. All other headers are ignored. `head` ends with the empty line.
-bool ReadHttpHead(std::string_view head, HttpHead* out);
+bool ReadHttpHead(std::string_view head, HttpHead* out, std::vector<HttpHeader>* headers);
 
 // Where a request to a model goes. `action` is the last word of the path.
 struct ModelTarget {

@@ -28,6 +28,7 @@ from pyruntime.runtime.frontends.http.request_head import BadRequest, HeadReader
 from pyruntime.runtime.inference.plain_requests import PlainRequest, PlainRequests
 from pyruntime.runtime.native._codecs import InferReader, PlainHeadReader, read_target
 from pyruntime.runtime.native._http2 import pack, scatter, split
+from pyruntime.runtime.settings import Restriction
 from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.errors import InferenceError
 
@@ -47,8 +48,16 @@ from .plain_bodies import (
 
 # --- heads
 
-# With a pattern that matches no header every head is read by the reference.
-REFERENCE = HeadReader(pattern="$a")
+
+class ParsingReader(HeadReader):
+    """Reads every head by the parser."""
+
+    def _read_checked(self, head):
+        return None
+
+
+# With a pattern that matches no header every head is read by the parser.
+REFERENCE = ParsingReader(pattern="$a")
 PLAIN_HEAD = (
     b"POST /v2/models/m/infer HTTP/1.1\r\nHost: localhost:8000\r\nContent-Length: 160\r\n"
     b"Inference-Header-Content-Length: 96\r\n\r\n"
@@ -204,6 +213,29 @@ def test_heads_of_clients_are_plain(more):
     assert plain is not None
     assert plain == read_by_reference(head)
     assert (plain.content_length, plain.header_length) == (160, 96)
+
+
+CHECKS = {"restrictions": {"inference": Restriction("x-other", "*/*")}, "pattern": "^x|^host"}
+
+
+@given(heads(), st.sampled_from([b"X-Other: */*\r\n", b"x-other:*/*\r\nX-OTHER: 1\r\n", b""]))
+@example(PLAIN_HEAD, b"X-Other: */*\r\n")
+def test_a_head_is_read_as_the_reference_does_where_all_headers_count(head, more):
+    """With a restricted API and a pattern of forwarded headers."""
+    head = head[: head.find(b"\r\n\r\n") + 4]
+    line, end, rest = head.partition(b"\r\n")
+    head = line + end + more + rest
+    plain = HeadReader(**CHECKS)._read_checked(head) if head.endswith(b"\r\n\r\n") else None
+    event(f"is plain: {plain is not None}")
+    if plain is not None:
+        assert plain == ParsingReader(**CHECKS).read(head)
+
+
+def test_heads_of_clients_are_plain_where_all_headers_count():
+    head = PLAIN_HEAD[:-2] + b"X-Other: */*\r\n\r\n"
+    plain = HeadReader(**CHECKS)._read_checked(head)
+    assert plain is not None
+    assert plain.forwarded == (("Host", "localhost:8000"), ("X-Other", "*/*"))
 
 
 def test_a_head_that_ends_early_is_no_head():

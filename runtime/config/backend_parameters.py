@@ -16,6 +16,7 @@ _OF_ALL = frozenset({"CACHE_STREAMS", "SEQUENCE_BACKLOG_MAX_SIZE", "SEQUENCE_BAC
 # Those of models in stubs. `unsupported` warns of a batching strategy.
 _OF_STUBS = _OF_ALL | {
     "EXECUTION_ENV_PATH",
+    "EXECUTION_TIMEOUT_MS",
     "FORCE_CPU_ONLY_INPUT_TENSORS",
     "INSTANCE_MODE",
     "TRITON_BATCH_STRATEGY_PATH",

@@ -15,6 +15,17 @@ from setuptools.command.build_ext import build_ext
 HTTP2 = "runtime/native/src"
 CODECS = "runtime/native/codecs"
 TRITON = "runtime/native/triton"
+# The functions that C++ backends in the server read requests with, and write responses: they know no Python.
+CODECS_OF_HTTP = (
+    "http_head",
+    "infer_document",
+    "infer_request",
+    "infer_response",
+    "json_contents",
+    "json_number",
+    "json_parameter",
+    "json_text",
+)
 STABLE_ABI = [("Py_LIMITED_API", "0x030B0000")]
 # Whoever sets flags of their own gets what they say, and a build that nobody else uses.
 HAS_FLAGS = any(name in os.environ for name in ("CFLAGS", "CXXFLAGS", "LDFLAGS"))
@@ -74,7 +85,7 @@ class BuildExtension(build_ext):
         try:
             # This file has the flags.
             ext.depends = [*ext.depends, "setup.py"]
-            self._compile_at_once()
+            self._compile_at_once(ext.name.rpartition("._")[2])
             super().build_extension(ext)
         except Exception as exc:  # compilers, and programs that run them, raise many kinds
             sys.exit(
@@ -82,24 +93,23 @@ class BuildExtension(build_ext):
                 f"{NEEDED[ext.name]}."
             )
 
-    def _compile_at_once(self) -> None:
+    def _compile_at_once(self, name: str) -> None:
         """Have the files of an extension compiled side by side, which setuptools does not do by itself."""
         compile_all = type(self.compiler).compile.__get__(self.compiler)
 
         def compile_each(sources: list[str], **options: Any) -> list[str]:
             if sources[0].endswith(".cc"):
-                sources = self._units(sources)
+                sources = self._units(name, sources)
             with ThreadPoolExecutor(os.cpu_count()) as threads:
                 objects = threads.map(lambda source: compile_all([source], **options), sources)
                 return [path for paths in objects for path in paths]
 
         self.compiler.compile = compile_each
 
-    def _units(self, sources: list[str]) -> list[str]:
-        """Write files that include the sources, and together all of them."""
+    def _units(self, name: str, sources: list[str]) -> list[str]:
+        """Write files that include the sources, and together all of them. `name` is the extension's."""
         folder = Path(self.build_temp)
         folder.mkdir(parents=True, exist_ok=True)
-        name = Path(sources[0]).parent.name
         units = [folder / f"{name}_{number}.cc" for number in range(UNITS)]
         for number, unit in enumerate(units):
             included = [os.path.relpath(source, folder) for source in sources[number::UNITS]]
@@ -132,9 +142,14 @@ codecs = Extension(
 )
 triton = Extension(
     "pyruntime.runtime.native._triton",
-    sources=paths(TRITON, "*.cc"),
-    depends=[*paths(TRITON, "*.h"), f"{TRITON}/exports.map", *paths("include", "**/*.h")],
-    include_dirs=["include", TRITON],
+    sources=[*paths(TRITON, "*.cc"), *(f"{CODECS}/{name}.cc" for name in CODECS_OF_HTTP)],
+    depends=[
+        *paths(TRITON, "*.h"),
+        *paths(CODECS, "*.h"),
+        f"{TRITON}/exports.map",
+        *paths("include", "**/*.h"),
+    ],
+    include_dirs=["include", TRITON, CODECS],
     define_macros=STABLE_ABI,
     extra_compile_args=["-std=c++17", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra", *NO_SYMBOLS],
     extra_link_args=[

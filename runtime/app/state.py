@@ -101,8 +101,6 @@ class ServerState:
         self.turns = Turns(THREADS_MAX)
         self.pending_bytes = PendingBytes(settings.max_pending_bytes or default_limit(memory_limit()), self.turns)
         self.intake = Intake(self.resolve, self.tracer, lambda: self.tasks, self.gpu_peers)
-        # Whether any request is known. With Python models none ever is, so frontends skip the look-up.
-        self.knows_requests = False
         self._idle = asyncio.Event()
         self._idle.set()
 

@@ -12,7 +12,7 @@ from functools import partial
 from pyruntime.runtime.ensembles.ensemble import Ensemble
 from pyruntime.runtime.ensembles.request import EnsembleRequest, WaitingStart
 from pyruntime.runtime.execution.deadlock import FREE, Waiting
-from pyruntime.runtime.execution.executor import Batch, CallBack, ExecutorOwner, KnownRequestExecutor, check_all
+from pyruntime.runtime.execution.executor import Batch, CallBack, ExecutorOwner, PlainRequestExecutor, check_all
 from pyruntime.runtime.execution.job import Job
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -99,7 +99,7 @@ class EnsembleExecutor:
     signature: Hashable = ()
     restarts = 0
     response_bytes = 0
-    known: KnownRequestExecutor | None = None
+    plain: PlainRequestExecutor | None = None
 
     def __init__(self, ensemble: Ensemble[WaitingStart], owner: ExecutorOwner) -> None:
         self.name = ensemble.spec.name

@@ -125,8 +125,8 @@ class Executor(Protocol):
         """How much shared memory its responses use, in bytes."""
 
     @property
-    def known(self) -> KnownRequestExecutor | None:
-        """Executes requests that native code recognises; None if the executor cannot."""
+    def plain(self) -> PlainRequestExecutor | None:
+        """Executes requests that native code reads; None if the executor cannot."""
 
     def check_ready(self, call_back: CallBack) -> None:
         """Call back, at once or later, with whether it takes requests and its model says that it is ready."""
@@ -170,13 +170,6 @@ class ExecutorOwner(Protocol):
         """An executor became ready, died, or is down."""
 
 
-class KnownRequest(Protocol):
-    """The common part of requests that differ in the contents of their tensors only."""
-
-    def remember(self, head: bytes, outputs: Sequence[tuple[str, str, Sequence[int], int]], /) -> None:
-        """Encode responses whose outputs have these names, datatypes, shapes and sizes: `head`, then the contents."""
-
-
 class ClientSocket(Protocol):
     """A client's connection, over which native threads may send responses."""
 
@@ -184,14 +177,13 @@ class ClientSocket(Protocol):
         """Send nothing more: the connection is closed."""
 
 
-class KnownJob(Protocol):
-    """A known request while an instance executes it. It has the attributes of a Job, but no request memory."""
+class PlainJob(Protocol):
+    """A plain request while an instance executes it. It has the attributes of a Job, but no request memory."""
 
     instance: object
     serial: int
-
-    @property
-    def rows(self) -> int: ...
+    id: str
+    rows: int
 
     @property
     def arrived_ns(self) -> int: ...
@@ -210,9 +202,9 @@ class LendableConnection(Protocol):
     """A client's connection that an instance may read for a while."""
 
     def client_socket(self, make: Callable[[int], ClientSocket]) -> ClientSocket | None:
-        """See KnownJob."""
+        """See PlainJob."""
 
-    def adopt(self, serial: int, arrived_ns: int) -> KnownJob:
+    def adopt(self, serial: int, arrived_ns: int, id: str, rows: int) -> PlainJob:
         """The job for a request that its execution has not ended."""
 
     def returned(self) -> None:
@@ -230,30 +222,24 @@ class Loan(Protocol):
         """End the loan. Returns the bytes that were read of the next request."""
 
 
-class KnownRequestExecutor(Protocol):
-    """Executes requests that native code recognises by their bytes: see docs/explanation/decisions/0021 and 0022."""
+class PlainRequestExecutor(Protocol):
+    """Executes requests that native code reads from their bytes: see docs/explanation/decisions/0021 and 0022."""
 
-    def know(self, document: bytes, size: int, pattern: list[object]) -> KnownRequest | None:
-        """The common part of requests, with which `execute_known` finds them; None if that is not worthwhile.
+    def execute_plain(self, job: PlainJob, data: bytes, at: int, document_length: int) -> bool:
+        """Execute the request whose body begins at `at` in `data`; False if it is not plain. There must be capacity.
 
-        Their bodies are `size` bytes long and begin with `document`, and addresses in `pattern` count from its end.
-        """
-
-    def execute_known(self, known: KnownRequest, job: KnownJob, data: bytes, at: int) -> bool:
-        """Execute the known request that begins at `at` in `data`; False if there is none. There must be capacity.
-
-        The job is answered by one of `respond`, `encoded` and `sent`.
+        The job gets its `id` and `rows`, and is answered by one of `respond`, `encoded` and `sent`.
         """
 
     @property
     def may_read(self) -> bool:
         """Whether connections may be lent to it now."""
 
-    def lend(self, known: KnownRequest, connection: LendableConnection, data: bytes, at: int, rows: int) -> Loan | None:
-        """Execute the known request that is all of `data`, and read the connection for more requests like it.
+    def lend(self, connection: LendableConnection, data: bytes) -> Loan | None:
+        """Execute the plain request that is all of `data`, and read the connection for more requests to its target.
 
-        Its body begins at `at`, and each request has `rows` rows. Returns None if the connection is not lent.
+        Returns None if the connection is not lent.
         """
 
-    def adopt(self, job: KnownJob, serial: int) -> None:
+    def adopt(self, job: PlainJob, serial: int) -> None:
         """Use this job for the request `serial`, which arrived over a lent connection."""

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The path of a request to its model: the intake, the plans of earlier requests, and the model version."""
+"""The path of a request to its model: the intake, and the model version."""

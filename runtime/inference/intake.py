@@ -3,8 +3,8 @@
 """The intake of inference requests, from the bytes that arrive to the job that is queued, for all protocols.
 
 A frontend converts bytes to requests and responses to bytes. The steps between them are the same for all protocols:
-find the model, reserve memory for a body that is still to arrive, find the plan of an earlier request or decode and
-check this one, begin its trace, and queue it. Calls between models take the last two steps in calls/model_call.py.
+find the model, reserve memory for a body that is still to arrive, decode and check the request, begin its trace, and
+queue it. Calls between models take the last two steps in calls/model_call.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pyruntime.runtime.header_pattern import Forwarded
 from pyruntime.runtime.inference.forwarding import forward
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.plain_requests import PlainRequest
-from pyruntime.runtime.inference.request_plans import PlanKey, RequestPlan
 from pyruntime.runtime.inference.threads import in_thread
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.requests.types import InferRequest, InferResponse, Slot
@@ -165,38 +164,15 @@ class Intake:
         allocate = model.memory.allocate_growing if size else model.memory.allocate_bare
         return Reservation(self, model, allocate(slot_size, lead), size)
 
-    def submit(
-        self,
-        incoming: IncomingRequest[O],
-        model: ModelVersion,
-        key: PlanKey | None = None,
-        id: str = "",
-        lead: int = 0,
-        sequence: tuple[int, int] | None = None,
-    ) -> RequestPlan | None:
-        """Queue a request that has arrived completely. Returns its plan, None if it had no plan and was decoded.
+    def submit(self, incoming: IncomingRequest[O], model: ModelVersion) -> None:
+        """Queue a request that has arrived completely, after it is decoded and checked.
 
-        Requests with the same `key` differ at most in `id`, in `sequence` (correlation id and flags) unless that is
-        None, and in the contents of their tensors, which lie in the slot behind its first `lead` bytes; `key` is None
-        for requests that are not expected again. Raises InferenceError if the request is refused; its
-        memory is free then, unless it is still in `slot`. A thread first checks a request with many strings.
+        Raises InferenceError if the request is refused; its memory is free then, unless it is still in `slot`. A thread
+        first checks a request with many strings.
         """
-        slot = incoming.slot
-        plan = None
-        if slot is not None and key is not None and not incoming.head.forwarded:
-            plan = model.plans.find(key)
-        if plan is not None and len(id) <= ID_LENGTH_MAX:
-            assert slot is not None  # the condition of the search
-            incoming.options = plan.options
-            incoming.slot = None
-            job = plan.job(slot, incoming.respond, time.monotonic_ns(), id, lead, sequence)
-        else:
-            accepted = self._accept(incoming, model, key, id, lead, sequence)
-            if accepted is None:
-                return None
-            job = accepted
-        self._start(incoming, model, job)
-        return plan
+        job = self._accept(incoming, model)
+        if job is not None:
+            self._start(incoming, model, job)
 
     def submit_plain(self, incoming: IncomingRequest[O], model: ModelVersion, plain: PlainRequest, options: O) -> None:
         """Queue a request that native code has read. Raises InferenceError as `submit` does."""
@@ -220,16 +196,8 @@ class Intake:
             self._begin_trace(incoming, model, job)
         model.start(job)
 
-    def _accept(
-        self,
-        incoming: IncomingRequest[O],
-        model: ModelVersion,
-        key: PlanKey | None,
-        id: str,
-        lead: int,
-        sequence: tuple[int, int] | None,
-    ) -> Job | None:
-        """The job of a request without a plan; None if it is copied from a GPU, or a thread checks it first."""
+    def _accept(self, incoming: IncomingRequest[O], model: ModelVersion) -> Job | None:
+        """The job of a request; None if it is copied from a GPU, or a thread checks it first."""
         request, incoming.options = incoming.decode(model)
         if len(request.id) > ID_LENGTH_MAX:
             request.free()
@@ -250,17 +218,7 @@ class Intake:
             then = partial(_strings_checked, queue, incoming.hold_back())
             in_thread(self._tasks(), partial(check_strings, request), then, "count strings")
             return None
-        job = model.accept(request, incoming.respond)
-        # A key that contains the id is not expected again. A sequence that is not the request's was read wrongly.
-        if (
-            slot is not None
-            and key is not None
-            and not forwarded
-            and request.id == id
-            and (sequence is None or job.options[:2] == sequence)
-        ):
-            model.plans.remember(key, job, slot, incoming.options, lead)
-        return job
+        return model.accept(request, incoming.respond)
 
     def _begin_fetch(self, incoming: IncomingRequest[O], model: ModelVersion, request: InferRequest) -> None:
         """Copy the inputs of a request from GPUs, and then check and queue it."""

@@ -22,14 +22,13 @@ from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.execution.deadlock import Waiting
-from pyruntime.runtime.execution.executor import Executor, KnownRequest, check_all
+from pyruntime.runtime.execution.executor import Executor, check_all
 from pyruntime.runtime.execution.job import Job, Respond, place_refs, request_options, tensor_refs
 from pyruntime.runtime.execution.signature import signature_of
 from pyruntime.runtime.gpus.placement import spread
 from pyruntime.runtime.gpus.tensor_places import TensorPlaces, places_of_model
 from pyruntime.runtime.inference.first_responses import FirstResponse
 from pyruntime.runtime.inference.plain_requests import PlainRequests
-from pyruntime.runtime.inference.request_plans import RequestPlans
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
@@ -89,10 +88,9 @@ class ModelVersion:
         self.load_s = 0.0
         self.since_ms = 0
         self.placement = ""
-        self.plans = RequestPlans()
         self.plain = PlainRequests(spec)
-        # Whether its instances recognise requests by themselves: those of C++ backends in the server.
-        self.knows_requests = False
+        # Whether its instances read plain requests by themselves: those of C++ backends in the server.
+        self.reads_plain = False
         self.validated = ValidatedSignatures()
         # Where tensors may lie on GPUs, None if all of them are in main memory; and what decides that.
         self.on_gpus: TensorPlaces | None = None
@@ -216,7 +214,7 @@ class ModelVersion:
         passive = {instance.name for instance in self.spec.instances if instance.passive}
         active = [instance for instance in instances if instance.name not in passive]
         self._active = spread(active, self.gpus)
-        self.knows_requests = any(instance.known is not None for instance in instances)
+        self.reads_plain = self._cached is None and any(instance.plain is not None for instance in self._active)
         self.scheduler.serve(self._active)
 
     def expect(self) -> None:
@@ -291,21 +289,6 @@ class ModelVersion:
             if job.trace is not None:
                 job.trace.refused(failure)
             raise failure from exc.__cause__
-
-    def know(self, document: bytes, size: int, pattern: list[object]) -> KnownRequest | None:
-        """The common part of requests like an accepted one: see KnownRequestExecutor.
-
-        None if each request must be examined, or if that is not worthwhile.
-        """
-        spec = self.spec
-        if spec.is_batched or spec.iterative_sequence or self._cached is not None or not self._active:
-            return None
-        if self.statistics.first_responses is not None:
-            return None
-        if any(output.reshape is not None for output in spec.outputs.values()):
-            return None
-        known = self._active[0].known
-        return None if known is None else known.know(document, size, pattern)
 
     def queue(self, job: Job) -> None:
         """Queue a job that the cache cannot answer. Raises InferenceError; the memory of the job is free then."""

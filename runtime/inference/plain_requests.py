@@ -13,18 +13,14 @@ from typing import NamedTuple, TypeAlias
 
 import orjson
 
+from pyruntime.runtime.config.plain import declared_inputs
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.header_pattern import Forwarded
 from pyruntime.runtime.inference.forwarding import forward
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.native.plain import InferReader
-from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.request_codec import TensorRef
-
-# The most inputs, or outputs, and the most dimensions, of models whose requests native code reads (native/codecs).
-TENSORS_MAX = 64
-DIMS_MAX = 32
 
 # A slot for so many bytes, placed so that byte `lead` of it is aligned, with a copy of the data.
 Allocate: TypeAlias = Callable[[int, int, bytes], RequestSlot]
@@ -57,13 +53,10 @@ class PlainRequests:
     """Reads the plain requests to one model."""
 
     def __init__(self, spec: ModelSpec) -> None:
-        inputs = [
-            (name, tensor.datatype, BY_NAME[tensor.datatype].size, tensor.shape, name in spec.required_inputs)
-            for name, tensor in spec.inputs.items()
-        ]
+        inputs = declared_inputs(spec)
         # None if there are no plain requests to this model.
         self._reader: InferReader | None = None
-        if len(inputs) <= TENSORS_MAX and len(spec.outputs) <= TENSORS_MAX and _are_plain(spec):
+        if inputs is not None:
             self._reader = InferReader(inputs, list(spec.outputs), spec.max_batch_size)
 
     def read_document(
@@ -95,8 +88,3 @@ class PlainRequests:
         fields = self._reader.read_message(id, message, memory, address)
         # As the constructor does, which costs a call.
         return None if fields is None else tuple.__new__(PlainRequest, fields)
-
-
-def _are_plain(spec: ModelSpec) -> bool:
-    """Whether the model sees the inputs as clients send them, and native code can say so."""
-    return all(each.reshape is None and len(each.shape) <= DIMS_MAX for each in spec.inputs.values())

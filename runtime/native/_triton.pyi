@@ -36,13 +36,13 @@ CALL: Final[int]
 # job | None, ns, activity, name: a backend's report about a traced request.
 ACTIVITY: Final[int]
 # job, failure, outputs, parameters, statistics, the tuple of EXECUTED | None: a final RESPONSE and RELEASED in one
-# event; for a known request EXECUTED too.
+# event; for a plain request EXECUTED too.
 ANSWERED: Final[int]
-# job, response: bytes, statistics, the tuple of EXECUTED | None: ANSWERED for a known request, with an encoded
-# response, because it has the same outputs as the remembered one.
+# job, response: bytes, statistics, the tuple of EXECUTED | None: ANSWERED for a plain request, with an encoded
+# response, because that is plain.
 ENCODED: Final[int]
 # job, rest: bytes | None, ns, released: bool, statistics | None, the tuple of EXECUTED | None: a native thread sent the
-# response of a known request to its client at that time, except for the rest. This event alone does not make the
+# response of a plain request to its client at that time, except for the rest. This event alone does not make the
 # descriptor readable; but it is in the queue before the client can send its next request.
 SENT: Final[int]
 
@@ -202,16 +202,20 @@ class ClientSocket:
     def shut_down(self) -> None:
         """Send no more: the connection is closed."""
 
-class KnownRequest:
-    """The common part of requests to a model that differ only in the contents of their tensors.
+class PlainRequests:
+    """What a model declares, by which its plain requests are read and its plain responses written.
 
-    Their bodies have `size` bytes and begin with `document`. `wire` is a request as for `Instance.execute`, without an
-    id, with addresses relative to the end of the document.
+    An input is its name, its datatype, the size of its elements in bytes (0 for BYTES), its shape, and whether it is
+    required; an output its name, its datatype and its shape. -1 in a shape is any size.
     """
 
-    def __init__(self, model: Model, document: bytes, size: int, wire: list[object]) -> None: ...
-    def remember(self, head: bytes, outputs: Sequence[tuple[str, str, Sequence[int], int]], /) -> None:
-        """Encode responses with outputs of these names, datatypes, shapes and sizes as `head` and their contents."""
+    def __init__(
+        self,
+        model: Model,
+        inputs: Sequence[tuple[str, str, int, Sequence[int], bool]],
+        outputs: Sequence[tuple[str, str, Sequence[int]]],
+        max_batch_size: int,
+    ) -> None: ...
 
 class LentConnection:
     """A connection that an instance reads: see `Instance.lend`. It must be taken back before the instance ends."""
@@ -255,29 +259,37 @@ class Instance:
         The contents of a tensor lie at `base` + its offset, and must stay there until its job is RELEASED.
         """
 
-    def execute_known(
-        self, known: KnownRequest, job: object, data: bytes, at: int, serial: int, client: ClientSocket | None, /
-    ) -> bool:
+    def execute_plain(
+        self,
+        plain: PlainRequests,
+        job: object,
+        data: bytes,
+        at: int,
+        document_length: int,
+        serial: int,
+        client: ClientSocket | None,
+        /,
+    ) -> tuple[int, str] | None:
         """Queue the request with the body at `at` in `data` as a batch of its own, without waking the backend.
 
-        False if it is not the known request, or no request is accepted. Copies its inputs. The backend's thread may
-        send the response to `client` directly, and Python then learns of it later: see SENT.
+        Its rows and its id; None if it is not plain, or no request is accepted. Copies its inputs. The backend's thread
+        may send the response to `client` directly, and Python then learns of it later: see SENT.
         """
 
     def lend(
-        self, known: KnownRequest, connection: object, data: bytes, at: int, rows: int, client: ClientSocket, /
+        self, plain: PlainRequests, connection: object, data: bytes, client: ClientSocket, /
     ) -> LentConnection | None:
-        """Execute the request in `data`, with its body at `at`, and read more requests like it from the client.
+        """Execute the request in `data`, and read more plain requests to the same target from the client.
 
-        None if the request or its response is not known, or there are no descriptors. `data` is exactly one request.
-        If the head or the document of a later request differs, or the client disconnects, the connection is RETURNED.
-        If a response differs, or is not sent when Execute returns, `connection.adopt(serial, arrived ns)` creates a job
-        for the request, which has the usual events, and takes the connection back. `drain` and `take_back` call
-        `adopt`, which must call neither.
+        None if the request is not plain, or there are no descriptors. `data` is exactly one request. If a later one is
+        not plain or to another target, or another one follows it before it is answered, or the client disconnects, the
+        connection is RETURNED with all bytes of that request. If a response is not plain, or is not sent when Execute
+        returns, `connection.adopt(serial, arrived ns, id, rows)` creates a job for the request, which has the usual
+        events, and takes the connection back. `drain` and `take_back` call `adopt`, which must call neither.
         """
 
     def claim(self, serial: int, /) -> bool:
-        """Keep native threads from answering a known request. False if one has: the next `drain` returns SENT."""
+        """Keep native threads from answering a plain request. False if one has: the next `drain` returns SENT."""
 
     def wake(self) -> None:
         """Wake the backend for batches that were queued without waking it, because waking is the largest cost."""

@@ -120,7 +120,7 @@ class SimulatedExecutor:
     down = ""
     restarts = 0
     response_bytes = 0
-    known = None
+    plain = None
 
     def __init__(self, world, version, name, behaviour):
         self.name = name

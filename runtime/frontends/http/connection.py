@@ -23,9 +23,9 @@ from pyruntime.runtime.frontends.http.exchanges import UNREADABLE, exchange_of
 from pyruntime.runtime.frontends.http.health_reserve import HEALTH, only_health, refuse_place
 from pyruntime.runtime.frontends.http.incoming_body import IncomingBody
 from pyruntime.runtime.frontends.http.infer_exchange import InferExchange
-from pyruntime.runtime.frontends.http.known_exchange import begin_known, may_be_known
 from pyruntime.runtime.frontends.http.lending import CLIENT_SOCKETS_SHARE, Lending
 from pyruntime.runtime.frontends.http.lingering import DISCARDED_BYTES_MAX, Lingering
+from pyruntime.runtime.frontends.http.plain_exchange import begin_plain, find_plain
 from pyruntime.runtime.frontends.http.repeated_requests import find_answer
 from pyruntime.runtime.frontends.http.request_head import HEAD_BYTES_MAX, HEAD_END, BadRequest, Head, too_long
 from pyruntime.runtime.frontends.http.response_head import CONTINUE
@@ -233,8 +233,8 @@ class HttpConnection(ResponseWriter):
                 return
             is_first = is_admitted = False
             stop = end + head.content_length
-            looks_known = endpoint is _INFER and self._state.knows_requests
-            if stop > len(data) and (head is self._repeated or (looks_known and may_be_known(self._state, head))):
+            plain = find_plain(self._state, head) if endpoint is _INFER else None
+            if stop > len(data) and (plain is not None or head == self._repeated):
                 self._rest = data  # such requests are short: the rest is about to come
                 return
             self._heard = True
@@ -242,16 +242,16 @@ class HttpConnection(ResponseWriter):
                 self._ended = True
             if self.exchanges:
                 self.exchanges[0].take_back()
-            if looks_known and stop <= len(data):
-                if stop == len(data) and self._lending.lend(head, data, end):
+            if plain is not None and stop <= len(data):
+                if stop == len(data) and self._lending.lend(plain, head, data):
                     return
-                known = begin_known(self._state, self, head, data, end)
-                if known is not None:
-                    self.exchanges.append(known)
+                begun = begin_plain(self._state, self, plain, head, data, end)
+                if begun is not None:
+                    self.exchanges.append(begun)
                     data = data[stop:] if stop < len(data) else b""
                     continue
             self._lending.alike = 0
-            if head is self._repeated and not self.exchanges:
+            if head == self._repeated and not self.exchanges:
                 answer = find_answer(self._state, head, data[end:stop])
                 if answer is not None:
                     data = data[stop:] if stop < len(data) else b""
@@ -499,11 +499,11 @@ class HttpConnection(ResponseWriter):
         return len(self._connections) <= self._limit.connections_max * CLIENT_SOCKETS_SHARE
 
     def client_socket(self, make: Callable[[int], ClientSocket]) -> ClientSocket | None:
-        """See KnownConnection."""
+        """See PlainConnection."""
         return self._lending.client_socket(make)
 
     def sent(self) -> None:
-        """See KnownConnection."""
+        """See PlainConnection."""
         self._lending.alike += 1
         self._sent()
 

@@ -13,11 +13,9 @@ from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.frontends.common.classification import classified
 from pyruntime.runtime.frontends.common.compression import compress_all
 from pyruntime.runtime.frontends.http.binary_answer import binary_answer
-from pyruntime.runtime.frontends.http.document_key import split_document
 from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX
 from pyruntime.runtime.frontends.http.json_large import LargeDocument
 from pyruntime.runtime.frontends.http.json_pieces import LARGE_BYTES
-from pyruntime.runtime.frontends.http.known_exchange import know
 from pyruntime.runtime.frontends.http.kserve_request import (
     ALL_BINARY,
     ALL_JSON,
@@ -121,8 +119,6 @@ class InferExchange(LargeExchange[OutputOptions]):
             return
         if self.head.forwarded or (lead is not None and (slot is None or not lead)):
             self._state.intake.submit(self, model)
-        elif slot is not None and lead and model.knows_requests:
-            self._submit_known(model, slot, lead)
         else:
             # The memory has the bytes of the body, which are faster to read where they were.
             base, memory = (0, body) if slot is None else (slot.offset, body or slot.view)
@@ -135,14 +131,6 @@ class InferExchange(LargeExchange[OutputOptions]):
         # A slot may have taken over the claim, but never the turn.
         if self._claim is not None or self._turn is not None:
             self._end_claim()
-
-    def _submit_known(self, model: ModelVersion, slot: RequestSlot, lead: int) -> None:
-        """Queue a request to a model whose instances recognise requests by themselves."""
-        document = slot.view[:lead].tobytes()
-        key, id, sequence = split_document(document, slot.size - lead)
-        plan = self._state.intake.submit(self, model, key, id, lead, sequence)
-        if plan is not None and plan.known is not False and key[0] is document:
-            know(self._state, model, self.head, document, slot.size, plan)
 
     def _is_answered(self, answers: PreparedAnswers) -> bool:
         """Answer the request with what was prepared for it. Returns False if that is nothing."""

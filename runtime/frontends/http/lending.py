@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lets native threads use an HTTP connection: send a response over it, or read and answer its requests themselves.
 
-A client that has sent the same known request several times in a row is likely to send it again. Then its connection is
-lent to the model's instance. The instance reads it until something else arrives or the event loop takes it back.
+A client that has sent plain requests to a model several times in a row is likely to send more of them. Then its
+connection is lent to the model's instance, which reads it until something else arrives or the event loop takes it back.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from contextlib import suppress
 from typing import Literal, Protocol
 
 from pyruntime.runtime.app.state import LentConnection, ServerState
-from pyruntime.runtime.execution.executor import ClientSocket, KnownRequestExecutor, Loan
+from pyruntime.runtime.execution.executor import ClientSocket, Loan, PlainRequestExecutor
 from pyruntime.runtime.frontends.http.exchange import Exchange
-from pyruntime.runtime.frontends.http.known_exchange import KnownConnection, KnownExchange, find_lendable
+from pyruntime.runtime.frontends.http.plain_exchange import PlainConnection, PlainExchange
 from pyruntime.runtime.frontends.http.request_head import Head
-from pyruntime.runtime.inference.request_plans import RequestPlan
+from pyruntime.runtime.inference.model_version import ModelVersion
 
-# A connection is lent after this many known requests in a row that native threads have answered.
+# A connection is lent after this many plain requests in a row that native threads have answered.
 ALIKE_MIN = 4
 # The number doubles, up to this limit, each time that something else arrives during a loan, or that a request outlives
 # its execution. It is reset after a loan with more requests than the limit.
@@ -31,7 +31,7 @@ ALIKE_MAX = 1 << 10
 CLIENT_SOCKETS_SHARE = 0.5
 
 
-class LendableConnection(KnownConnection, LentConnection, Protocol):
+class LendableConnection(PlainConnection, LentConnection, Protocol):
     """A connection that can be lent. `exchanges` are the unanswered ones."""
 
     transport: asyncio.Transport | None
@@ -48,21 +48,19 @@ class LendableConnection(KnownConnection, LentConnection, Protocol):
 class Lending:
     """See the module. All methods belong to the event loop's thread."""
 
-    __slots__ = ("_alike_min", "_begun", "_client", "_connection", "_lent", "_plan", "_reader", "_state", "alike")
+    __slots__ = ("_alike_min", "_begun", "_client", "_connection", "_lent", "_reader", "_state", "alike")
 
     def __init__(self, state: ServerState, connection: LendableConnection) -> None:
         self._state = state
         self._connection = connection
-        # The known requests in a row, and the number that is required for a loan.
+        # The plain requests in a row, and the number that is required for a loan.
         self.alike = 0
         self._alike_min = ALIKE_MIN
         # The socket for native threads: None before they need it, False if they cannot have it.
         self._client: ClientSocket | Literal[False] | None = None
-        # During a loan: the loan, the instance that reads, and the plan of the requests. `_begun` is the number of
-        # requests at the last `check`.
+        # During a loan: the loan, and the instance that reads. `_begun` is the number of requests at the last `check`.
         self._lent: Loan | None = None
-        self._reader: KnownRequestExecutor | None = None
-        self._plan: RequestPlan | None = None
+        self._reader: PlainRequestExecutor | None = None
         self._begun = 0
 
     @property
@@ -71,7 +69,7 @@ class Lending:
         return self._lent is not None
 
     def client_socket(self, make: Callable[[int], ClientSocket]) -> ClientSocket | None:
-        """See KnownConnection. The socket takes one more descriptor."""
+        """See PlainConnection. The socket takes one more descriptor."""
         transport = self._connection.transport
         if self._connection.exchanges or transport is None or transport.get_write_buffer_size():
             return None
@@ -82,21 +80,21 @@ class Lending:
                     self._client = make(transport.get_extra_info("socket").fileno())
         return self._client or None
 
-    def lend(self, head: Head, data: bytes, at: int) -> bool:
-        """Lend the connection with the request in `data`, if it is known. `at` is the start of its body."""
+    def lend(self, model: ModelVersion, head: Head, data: bytes) -> bool:
+        """Lend the connection with the request in `data`, if it is plain. Its model is from `find_plain`."""
         connection = self._connection
-        if self.alike < self._alike_min or connection.exchanges:
+        if self.alike < self._alike_min or connection.exchanges or not head.is_plain:
             return False
-        found = find_lendable(self._state, head)
-        if found is None:
+        instance = model.scheduler.lone_instance()
+        reader = None if instance is None else instance.plain
+        if reader is None or not reader.may_read:
             return False
-        plan, reader = found
-        lent = reader.lend(plan.known, self, data, at, plan.rows)
+        lent = reader.lend(self, data)
         if lent is None:
             return False
         assert connection.transport is not None  # there is a socket to send in
         connection.transport.pause_reading()
-        self._lent, self._reader, self._plan = lent, reader, plan
+        self._lent, self._reader = lent, reader
         self._begun = 0
         self._state.lent.add(connection)
         return True
@@ -130,12 +128,11 @@ class Lending:
 
     # Called by the reader: see execution.executor.LendableConnection.
 
-    def adopt(self, serial: int, arrived_ns: int) -> KnownExchange:
+    def adopt(self, serial: int, arrived_ns: int, id: str, rows: int) -> PlainExchange:
         """The exchange for a request that arrived during the loan and is not over."""
-        assert self._plan is not None  # the connection is lent
-        assert self._reader is not None
-        exchange = KnownExchange(self._state, self._connection, self._plan)
-        exchange.begin_sent(arrived_ns)
+        assert self._reader is not None  # the connection is lent
+        exchange = PlainExchange(self._state, self._connection)
+        exchange.begin_sent(arrived_ns, id, rows)
         self._connection.exchanges.append(exchange)
         self._state.in_flight += 1
         self._reader.adopt(exchange, serial)
@@ -155,7 +152,7 @@ class Lending:
         self._alike_min = ALIKE_MIN if was_long else min(2 * self._alike_min, ALIKE_MAX)
 
     def _is_back(self, data: bytes) -> None:
-        self._lent = self._reader = self._plan = None  # the model may be unloaded while the client stays
+        self._lent = self._reader = None  # the model may be unloaded while the client stays
         self.alike = 0
         self._state.lent.discard(self._connection)
         self._connection.go_on(data)

@@ -8,13 +8,13 @@ encoding of the response. Whatever else may be in a head and makes a difference 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 
 import orjson
 
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX, Repeatable
-from pyruntime.runtime.frontends.http.document_key import cut_id
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.frontends.http.response_head import infer_head
 from pyruntime.runtime.inference.intake import ID_LENGTH_MAX
@@ -22,6 +22,9 @@ from pyruntime.utils.errors import InferenceError
 
 # The beginning of a document with an id that may be cut out.
 _ID = b'{"id"'
+_ID_NAME = b'"id"'
+# An id as clients write it: at the beginning, and before another member. No JSON string has bytes below 0x20.
+_CUT_OUT = re.compile(rb'\{"id": ?"([^"\\\x00-\x1f]*)", ?(?=")')
 
 
 class RepeatedResponse:
@@ -93,13 +96,28 @@ def find_answer(state: ServerState, head: Head, body: bytes) -> list[bytes | mem
     return None if answer is None else answer.parts(id)
 
 
+def _cut_id(data: bytes, length: int) -> tuple[str, int] | None:
+    """The id in a document, which is the first `length` bytes of `data`, and where the members behind it begin.
+
+    It is cut out by its text, without parsing the document. None for a document whose id is not at its beginning, or
+    may be another one, because something is escaped or occurs twice.
+    """
+    found = _CUT_OUT.match(data, 0, length)
+    if found is None or data.find(b"\\", 0, length) >= 0 or data.find(_ID_NAME, found.end(), length) >= 0:
+        return None
+    try:
+        return found[1].decode(), found.end()
+    except UnicodeDecodeError:
+        return None  # an error, which the parser reports
+
+
 def _split(head: Head, body: bytes) -> tuple[Hashable, str]:
     """All that the answer depends on besides the model and the id; and the id, "" if that is a part of the former.
 
     An id cannot be put into a response that is compressed.
     """
     length, encoding = head.header_length, head.response_encoding
-    cut = None if encoding else cut_id(body, len(body) if length is None else length)
+    cut = None if encoding else _cut_id(body, len(body) if length is None else length)
     if cut is None:
         return (length, encoding, body), ""
     id, at = cut

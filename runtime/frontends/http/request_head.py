@@ -52,7 +52,7 @@ class Head(NamedTuple):
     `takes_chunks` unless the client is one of HTTP/1.0, which knows no chunked bodies. `traceparent` is the header of
     that name, "" for none. `forwarded` are the headers that go to the model. `line` is the method and the path, for the
     log. `access` is for endpoints of the page. `load_format` is the format of the load report that the client asks
-    for, "" for none.
+    for, "" for none. `is_plain`: native code has read it, and may read any other head of its connection.
     """
 
     route: Route
@@ -70,6 +70,7 @@ class Head(NamedTuple):
     access: Access = Access()
     load_format: str = ""
     asks_to_stay: bool = False
+    is_plain: bool = False
 
 
 class BadRequest(Exception):
@@ -118,7 +119,7 @@ class _KnownHeads(dict[bytes, "Head"]):
 
 _PLAIN_HEADS = PlainHeadReader(
     {
-        action: Head(Route(endpoint), 0, False, None, "", expects_continue=False, keep_alive=True, takes_chunks=True)
+        action: Head(Route(endpoint), 0, False, None, "", False, keep_alive=True, takes_chunks=True, is_plain=True)
         for action, endpoint in _PLAIN.items()
     }
 )
@@ -176,7 +177,8 @@ class HeadReader:
             if len(shown) != 1 or not opens(restriction, shown[0].encode()):
                 return None
         forwarded = self._pattern.select(headers)
-        return plain._replace(forwarded=forwarded) if forwarded else plain
+        # Other heads of the connection may have other headers, or none.
+        return plain._replace(forwarded=forwarded, is_plain=False)
 
     def _read(self, head: bytes) -> Head:
         known = self._heads.get(head)

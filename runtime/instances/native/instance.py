@@ -15,13 +15,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from pyruntime.runtime.execution.deadlock import FREE, Waiting
-from pyruntime.runtime.execution.executor import IS_READY_TIMEOUT_S, CallBack, ExecutorOwner, KnownRequestExecutor
+from pyruntime.runtime.execution.executor import IS_READY_TIMEOUT_S, CallBack, ExecutorOwner, PlainRequestExecutor
 from pyruntime.runtime.instances.native.instance_spec import NativeExtension, NativeHandle, NativeInstanceSpec
-from pyruntime.runtime.instances.native.known import KnownBatches
+from pyruntime.runtime.instances.native.plain import PlainBatches
 from pyruntime.runtime.instances.native.stacks import NativeStacks
 from pyruntime.runtime.instances.native.threads import NativeThreads
 from pyruntime.runtime.observe.statistics import MemoryUsage
-from pyruntime.utils import fast_path
 from pyruntime.utils.errors import InferenceError, LoadError
 
 _LOG = logging.getLogger("pyruntime.native")
@@ -55,11 +54,10 @@ class NativeInstance:
         self._stacks = stacks
         # What goes when the instance has stopped.
         self._resources = ExitStack()
-        self.inflight = KnownBatches(spec, owner, native, asyncio.get_running_loop().call_soon)
+        self.inflight = PlainBatches(spec, owner, native, asyncio.get_running_loop().call_soon)
         self._handle = self.inflight.handle
         self._resources.callback(self.inflight.outputs.close)
-        is_known = not (spec.is_limited or fast_path.is_off())
-        self.known: KnownRequestExecutor | None = self.inflight if is_known else None
+        self.plain: PlainRequestExecutor | None = self.inflight if self.inflight.reads_plain else None
         self._initialized = False
 
     def __repr__(self) -> str:

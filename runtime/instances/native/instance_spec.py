@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
-from pyruntime.runtime.execution.executor import ClientSocket, KnownRequest, Loan, WarmUp
+from pyruntime.runtime.execution.executor import ClientSocket, Loan, WarmUp
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.output_findings import OutputFindings
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -29,13 +29,19 @@ class NativeHandle(Protocol):
 
     def execute(self, jobs: list[Job], wires: list[list[object]], serial: int, base: int, wake: bool) -> None: ...
 
-    def execute_known(
-        self, known: KnownRequest, job: object, data: bytes, at: int, serial: int, client: ClientSocket | None, /
-    ) -> bool: ...
+    def execute_plain(
+        self,
+        plain: object,
+        job: object,
+        data: bytes,
+        at: int,
+        document_length: int,
+        serial: int,
+        client: ClientSocket | None,
+        /,
+    ) -> tuple[int, str] | None: ...
 
-    def lend(
-        self, known: KnownRequest, connection: object, data: bytes, at: int, rows: int, client: ClientSocket, /
-    ) -> Loan | None: ...
+    def lend(self, plain: object, connection: object, data: bytes, client: ClientSocket, /) -> Loan | None: ...
 
     def claim(self, serial: int, /) -> bool: ...
 
@@ -92,7 +98,14 @@ class NativeExtension(Protocol):
         /,
     ) -> NativeHandle: ...
 
-    def KnownRequest(self, model: object, document: bytes, size: int, wire: list[object], /) -> KnownRequest: ...
+    def PlainRequests(
+        self,
+        model: object,
+        inputs: Sequence[tuple[str, str, int, Sequence[int], bool]],
+        outputs: Sequence[tuple[str, str, Sequence[int]]],
+        max_batch_size: int,
+        /,
+    ) -> object: ...
 
     def OutputRegion(
         self, descriptor: int, size: int, first_address: int, cgroups: Sequence[tuple[str, str, str, Sequence[str]]], /

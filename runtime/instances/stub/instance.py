@@ -77,8 +77,8 @@ _INT64_MAX = 2**63 - 1
 class PythonInstance:
     """See the module, and Executor."""
 
-    # No known requests: a stub reads only requests that the host has encoded.
-    known: None = None
+    # A stub reads only requests that the host has encoded.
+    plain: None = None
 
     def __init__(self, instance_spec: StubInstanceSpec, owner: ExecutorOwner, tasks: asyncio.TaskGroup) -> None:
         self.name = instance_spec.name

@@ -299,7 +299,7 @@ struct TRITONBACKEND_ModelInstance : std::enable_shared_from_this<TRITONBACKEND_
   void Abandon();
 
  private:
-  // Returns the place of the answer's event if the batch is one known request: see known_request.h. `failed`: Execute
+  // Returns the place of the answer's event if the batch is one plain request: see plain_requests.h. `failed`: Execute
   // returned an error.
   pyruntime::EventPlace Call(pyruntime::Batch& batch, bool* failed);
   // Null if the request is gone.

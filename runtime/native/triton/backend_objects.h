@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "backend.h"
-#include "known_request.h"
 #include "lent_connection.h"
+#include "plain_requests.h"
 #include "python.h"
 
 namespace pyruntime {
@@ -30,9 +30,9 @@ struct ModelObject {
   std::shared_ptr<TRITONBACKEND_Model> model;
 };
 
-struct KnownRequestObject {
+struct PlainRequestsObject {
   PyObject_HEAD
-  std::shared_ptr<KnownRequest> known;
+  std::shared_ptr<PlainRequests> plain;
 };
 
 struct LentConnectionObject {
@@ -52,7 +52,7 @@ PyObject* NewLentConnection(std::shared_ptr<LentConnection> lent, PyObject* inst
 // Each adds its type to the module; false with a Python exception set. To be called in this order.
 bool AddBackendType(PyObject* module);
 bool AddModelType(PyObject* module);
-bool AddKnownRequestType(PyObject* module);
+bool AddPlainRequestsType(PyObject* module);
 bool AddClientSocketType(PyObject* module);
 bool AddLentConnectionType(PyObject* module);
 bool AddOutputRegionType(PyObject* module);

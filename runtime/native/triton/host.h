@@ -54,7 +54,7 @@ class Host {
   PyTypeObject* backend_type = nullptr;
   PyTypeObject* model_type = nullptr;
   PyTypeObject* agent_type = nullptr;
-  PyTypeObject* known_request_type = nullptr;
+  PyTypeObject* plain_requests_type = nullptr;
   PyTypeObject* client_socket_type = nullptr;
   PyTypeObject* lent_connection_type = nullptr;
   PyObject* native_error = nullptr;

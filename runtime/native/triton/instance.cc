@@ -181,8 +181,8 @@ void TRITONBACKEND_ModelInstance::StopReading(const pyruntime::Source* source) {
 }
 
 void TRITONBACKEND_ModelInstance::Run(Batch& batch) {
-  const auto& known = batch.requests.front()->state->known();
-  const std::shared_ptr<pyruntime::LentConnection> lent = known ? known->lent : nullptr;
+  const auto& plain = batch.requests.front()->state->plain();
+  const std::shared_ptr<pyruntime::LentConnection> lent = plain ? plain->lent : nullptr;
   reported_.reset();
   const uint64_t start = pyruntime::Now();
   bool failed = false;
@@ -224,7 +224,7 @@ pyruntime::EventPlace TRITONBACKEND_ModelInstance::Call(Batch& batch, bool* fail
     if (states[index]->IsReleased()) continue;
     pyruntime::FailRequest(std::unique_ptr<TRITONBACKEND_Request>(requests[index]), failure->code, failure->message);
   }
-  if (!states.front()->known()) return {};
+  if (!states.front()->plain()) return {};
   return pyruntime::Host::Get().queue().Look(*states.front()->answer());
 }
 
@@ -267,7 +267,7 @@ void TRITONBACKEND_ModelInstance::Cancel(uint64_t serial) {
 bool TRITONBACKEND_ModelInstance::Claim(uint64_t serial) {
   const pyruntime::RequestStatePtr state = Find(serial);
   if (state == nullptr) return true;
-  pyruntime::ClientSocket* client = state->known() ? state->known()->client.get() : nullptr;
+  pyruntime::ClientSocket* client = state->plain() ? state->plain()->client.get() : nullptr;
   if (client == nullptr) return state->Claim();
   // If the client is answered here, the event for it is in the queue after this.
   const std::lock_guard<std::mutex> lock(client->mutex());

@@ -156,53 +156,65 @@ PyObject* InstanceExecute(PyObject* self, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
-// Whether the body from `at` on is one that is known: then the request is with the backend.
-PyObject* InstanceExecuteKnown(PyObject* self, PyObject* arguments) {
+// The rows and the id of the plain request whose body begins at `at`, which is with the backend then. None if it is not
+// plain.
+PyObject* InstanceExecutePlain(PyObject* self, PyObject* arguments) {
   const HoldsGil holds_gil;
   PyObject *object, *job, *data, *socket;
-  Py_ssize_t at = 0;
+  Py_ssize_t at = 0, document = 0;
   unsigned long long serial = 0;
   if (PyArg_ParseTuple(
-          arguments, "O!OSnKO:execute_known", Host::Get().known_request_type, &object, &job, &data, &at, &serial,
-          &socket) == 0) {
+          arguments, "O!OSnnKO:execute_plain", Host::Get().plain_requests_type, &object, &job, &data, &at, &document,
+          &serial, &socket) == 0) {
     return nullptr;
   }
-  const KnownRequest& known = *reinterpret_cast<KnownRequestObject*>(object)->known;
+  const std::shared_ptr<PlainRequests>& plain = reinterpret_cast<PlainRequestsObject*>(object)->plain;
   TRITONBACKEND_ModelInstance& instance = *InstanceOf(self);
   std::string_view body(PyBytes_AsString(data), static_cast<size_t>(PyBytes_Size(data)));
   body.remove_prefix(std::min(body.size(), static_cast<size_t>(at)));
-  if (!instance.IsInitialized() || known.model() != instance.model.get() || !known.Matches(body)) Py_RETURN_FALSE;
+  if (!instance.IsInitialized() || plain->model() != instance.model.get()) Py_RETURN_NONE;
   std::shared_ptr<ClientSocket> client;
   if (Py_TYPE(socket) == Host::Get().client_socket_type) client = reinterpret_cast<ClientSocketObject*>(socket)->client;
+  int64_t rows = 0;
+  std::unique_ptr<TRITONBACKEND_Request> request =
+      plain->Read(body, static_cast<size_t>(document), job, serial, {plain, std::move(client), nullptr}, &rows);
+  if (request == nullptr) Py_RETURN_NONE;
+  Ref read(Tuple({PyLong_FromLongLong(rows), ToPython(request->state->id())}));
+  if (!read) {
+    request->state->Finish();
+    return nullptr;
+  }
   Batch batch{serial, {}};
-  batch.requests.push_back(known.Make(body, job, serial, {known.answer(), std::move(client), nullptr}));
+  batch.requests.push_back(std::move(request));
   instance.Execute(std::move(batch));
-  Py_RETURN_TRUE;
+  return read.release();
 }
 
-// Lends a connection, and passes its request and later ones to the backend. None if the request, or its response, is
-// not known.
+// Lends a connection, and passes its request and later ones to the backend. None if the request is not plain.
 PyObject* InstanceLend(PyObject* self, PyObject* arguments) {
   const HoldsGil holds_gil;
   PyObject *object, *connection, *data, *socket;
-  Py_ssize_t at = 0;
-  unsigned rows = 0;
   if (PyArg_ParseTuple(
-          arguments, "O!OSnIO!:lend", Host::Get().known_request_type, &object, &connection, &data, &at, &rows,
+          arguments, "O!OSO!:lend", Host::Get().plain_requests_type, &object, &connection, &data,
           Host::Get().client_socket_type, &socket) == 0) {
     return nullptr;
   }
-  const std::shared_ptr<KnownRequest>& known = reinterpret_cast<KnownRequestObject*>(object)->known;
+  const std::shared_ptr<PlainRequests>& plain = reinterpret_cast<PlainRequestsObject*>(object)->plain;
   TRITONBACKEND_ModelInstance& instance = *InstanceOf(self);
   std::string request(PyBytes_AsString(data), static_cast<size_t>(PyBytes_Size(data)));
-  std::string head = request.substr(0, static_cast<size_t>(at));
-  if (!instance.IsInitialized() || known->model() != instance.model.get() || known->answer() == nullptr ||
-      !known->Matches(std::string_view(request).substr(head.size()))) {
+  PlacedRequest placed;
+  int64_t rows = 0;
+  if (!instance.IsInitialized() || plain->model() != instance.model.get() ||
+      FindRequest(request, &placed) != Found::kWhole || placed.size != request.size() ||
+      plain->Read(
+          std::string_view(request).substr(placed.head_size), static_cast<size_t>(placed.head.document_length), nullptr,
+          0, {}, &rows) == nullptr) {
     Py_RETURN_NONE;
   }
+  LentTerms terms{plain, request.substr(0, request.find('\n') + 1)};
   auto lent = std::make_shared<LentConnection>(
-      &instance, LentTerms{known, known->answer(), std::move(head), rows},
-      reinterpret_cast<ClientSocketObject*>(socket)->client, connection, std::move(request));
+      &instance, std::move(terms), reinterpret_cast<ClientSocketObject*>(socket)->client, connection,
+      std::move(request));
   Ref made(NewLentConnection(lent, self));
   if (!made) return nullptr;
   try {
@@ -253,12 +265,12 @@ PyObject* InstanceMemoryUsage(PyObject* self, void* /*closure*/) {
 PyMethodDef instance_methods[] = {
     {"initialize", Caught<InstanceInitialize>, METH_NOARGS, "Initialise the instance, on its thread. Blocks."},
     {"execute", Caught<InstanceExecute>, METH_VARARGS, "Give the backend a batch."},
-    {"execute_known", Caught<InstanceExecuteKnown>, METH_VARARGS, "Give the backend a request that is known."},
+    {"execute_plain", Caught<InstanceExecutePlain>, METH_VARARGS, "Give the backend a plain request."},
     {"lend", Caught<InstanceLend>, METH_VARARGS, "Have the instance read a connection by itself."},
     {"wake", Caught<InstanceWake>, METH_NOARGS, "Have the backend begin with what it was given."},
     {"cancel", Caught<InstanceCancel>, METH_O, "Let the backend see that nobody waits for a request."},
     {"take", Caught<InstanceTake>, METH_O, "Let the backend go on: the client has taken a response to a request."},
-    {"claim", Caught<InstanceClaim>, METH_O, "Have nobody else answer a known request."},
+    {"claim", Caught<InstanceClaim>, METH_O, "Have nobody else answer a plain request."},
     {"is_ready", Caught<InstanceIsReady>, METH_NOARGS, "None if the instance is ready, else why not. Blocks."},
     {"finalize", Caught<InstanceFinalize>, METH_NOARGS, "Finalise the instance, after what it was given. Blocks."},
     {nullptr, nullptr, 0, nullptr},

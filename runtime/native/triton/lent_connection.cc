@@ -20,6 +20,8 @@ namespace {
 // The references to an ended request: the connection, the event that it keeps, and the response in that event.
 constexpr long kOwners = 3;
 
+constexpr std::string_view kHeadEnd = "\r\n\r\n";
+
 // The event by which Python takes the connection back.
 class ReturnedEvent : public Event {
  public:
@@ -44,6 +46,22 @@ class AdoptEvent : public Event {
 };
 
 }  // namespace
+
+Found FindRequest(std::string_view data, PlacedRequest* request) {
+  *request = {};
+  const size_t end = data.find(kHeadEnd);
+  if (end == std::string_view::npos) return data.size() <= kHeadBytesMax ? Found::kPart : Found::kNone;
+  request->head_size = end + kHeadEnd.size();
+  HttpHead& head = request->head;
+  if (!ReadHttpHead(data.substr(0, request->head_size), &head, nullptr) || head.method != "POST") return Found::kNone;
+  std::string_view encoding;
+  if (!ReadAcceptEncoding(head.accept_encoding, &encoding) || !encoding.empty()) return Found::kNone;
+  if (head.content_length < 0 || head.document_length < 0) return Found::kNone;
+  const auto length = static_cast<size_t>(head.content_length);
+  if (length > kPlainBodyMax || static_cast<size_t>(head.document_length) > length) return Found::kNone;
+  request->size = request->head_size + length;
+  return data.size() < request->size ? Found::kPart : Found::kWhole;
+}
 
 LentConnection::LentConnection(
     TRITONBACKEND_ModelInstance* instance, LentTerms terms, std::shared_ptr<ClientSocket> client, PyObject* connection,
@@ -70,53 +88,72 @@ bool LentConnection::Read() {
   return !ended_;
 }
 
-// Null if there is no complete request yet, or if it is not known: the lending has then ended. Reads at most one
-// request from the system, so that the next reader of the socket finds all following bytes.
+// Null if there is no complete request yet, or if it is not plain, or one to another model, or more than one: then the
+// lending has ended, and Python gets all the bytes.
 std::unique_ptr<TRITONBACKEND_Request> LentConnection::ReadRequest() {
-  const size_t size = terms_.head.size() + terms_.known->size();
-  if (data_.size() < size) {
-    const size_t before = data_.size();
-    data_.resize(size);
-    const ssize_t count = recv(client_->descriptor(), data_.data() + before, size - before, MSG_DONTWAIT);
-    const bool is_over = count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
-    data_.resize(before + static_cast<size_t>(std::max<ssize_t>(count, 0)));
-    if (is_over || !Matches()) {
-      ended_ = true;
-      Host::Get().queue().Push(std::make_unique<ReturnedEvent>(shared_from_this()));
-      return nullptr;
+  char read[kHeadBytesMax + kPlainBodyMax];
+  size_t size = data_.copy(read, sizeof(read));
+  PlacedRequest placed;
+  Found found = Find({read, size}, &placed);
+  bool is_over = false;
+  while (found == Found::kPart && !is_over) {
+    // Not more than the longest request had: what follows this one is best left to the next reader of the socket.
+    size_t wanted = placed.size != 0 ? placed.size : longest_;
+    if (wanted <= size) wanted = sizeof(read);
+    const ssize_t count = recv(client_->descriptor(), read + size, wanted - size, MSG_DONTWAIT);
+    is_over = count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+    if (count <= 0) break;
+    size += static_cast<size_t>(count);
+    found = Find({read, size}, &placed);
+    if (size < wanted) break;
+  }
+  if (found == Found::kWhole) {
+    found = Found::kNone;
+    if (placed.size == size) {
+      if (std::unique_ptr<TRITONBACKEND_Request> request = Begin({read, size}, placed)) return request;
     }
-    if (data_.size() < size) return nullptr;
   }
-  arrived_ns_ = Now();
-  ++begun_;
-  std::unique_ptr<TRITONBACKEND_Request> request;
-  try {
-    request = terms_.known->Make(
-        std::string_view(data_).substr(terms_.head.size()), nullptr, instance_->NextLentSerial(),
-        {terms_.answer, client_, shared_from_this()});
-  } catch (const std::bad_alloc&) {  // Python refuses it
-    ended_ = true;
-    Host::Get().queue().Push(std::make_unique<ReturnedEvent>(shared_from_this()));
-    return nullptr;
-  }
-  current_ = request->state;
-  data_.clear();
-  return request;
+  data_.assign(read, size);
+  if (found == Found::kPart && !is_over) return nullptr;
+  ended_ = true;
+  Host::Get().queue().Push(std::make_unique<ReturnedEvent>(shared_from_this()));
+  return nullptr;
 }
 
-// Whether the part of a request that was read may become a known one.
-bool LentConnection::Matches() const {
-  const std::string_view data = data_;
-  const std::string_view head = data.substr(0, terms_.head.size());
-  return head == std::string_view(terms_.head).substr(0, head.size()) && terms_.known->Begins(data.substr(head.size()));
+Found LentConnection::Find(std::string_view data, PlacedRequest* placed) const {
+  const Found found = FindRequest(data, placed);
+  const std::string_view line = std::string_view(terms_.line).substr(0, data.size());
+  return data.substr(0, line.size()) == line ? found : Found::kNone;
+}
+
+// Null if the request is not plain.
+std::unique_ptr<TRITONBACKEND_Request> LentConnection::Begin(std::string_view data, const PlacedRequest& placed) {
+  const uint64_t arrived_ns = Now();
+  int64_t rows = 0;
+  std::unique_ptr<TRITONBACKEND_Request> request;
+  try {
+    request = terms_.requests->Read(
+        data.substr(placed.head_size), static_cast<size_t>(placed.head.document_length), nullptr,
+        instance_->NextLentSerial(), {terms_.requests, client_, shared_from_this()}, &rows);
+  } catch (const std::bad_alloc&) {
+    return nullptr;  // Python refuses it
+  }
+  if (request == nullptr) return nullptr;
+  std::string().swap(data_);
+  longest_ = std::max(longest_, data.size());
+  ++begun_;
+  arrived_ns_ = arrived_ns;
+  rows_ = static_cast<uint32_t>(rows);
+  current_ = request->state;
+  return request;
 }
 
 bool LentConnection::Ended(const Execution& execution, EventPlace* answer) {
   const std::lock_guard<std::mutex> lock(client_->mutex());
   if (ended_) return false;
-  const bool reports_rows = !execution.reported || execution.reported->rows == terms_.rows;
+  const bool reports_rows = !execution.reported || execution.reported->rows == rows_;
   if (kept_ != nullptr && kept_->IsOver() && reports_rows && current_.use_count() == kOwners) {
-    instance_->Count({terms_.rows, arrived_ns_, kept_->sent_ns(), kept_->times(arrived_ns_), execution});
+    instance_->Count({rows_, arrived_ns_, kept_->sent_ns(), kept_->times(arrived_ns_), execution});
     kept_ = nullptr;
     current_ = nullptr;
     return true;
@@ -160,9 +197,10 @@ PyObject* LentConnection::Adopt(const RequestStatePtr& state) {
   }
   instance_->StopReading(this);
   instance_->Remember(state);
-  PyObject* job = PyObject_CallMethod(
-      connection_, "adopt", "KK", static_cast<unsigned long long>(state->serial()),
-      static_cast<unsigned long long>(arrived_ns_));
+  const Ref id(ToPython(state->id()));
+  PyObject* job = !id ? nullptr : PyObject_CallMethod(
+      connection_, "adopt", "KKOI", static_cast<unsigned long long>(state->serial()),
+      static_cast<unsigned long long>(arrived_ns_), id.get(), rows_);
   if (job != nullptr) return job;
   PyErr_WriteUnraisable(connection_);
   return Py_NewRef(Py_None);

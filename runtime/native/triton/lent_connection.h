@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A connection whose client repeats the same known request: an instance's thread reads it, and Python only gets sums of
-// the requests. The first request that differs ends the lending, and Python takes the connection back.
+// A connection whose client sends one plain request after the other to one model: an instance's thread reads it, and
+// Python only gets sums of the requests. The first request that is another one ends the lending, and Python takes the
+// connection back with it, unread.
 
 #pragma once
 
@@ -13,20 +14,33 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "backend.h"
 #include "client_socket.h"
-#include "known_request.h"
+#include "http_head.h"
+#include "plain_requests.h"
 #include "response.h"
 
 namespace pyruntime {
 
-// The common properties of all its requests.
+// The head of a request in the bytes of a connection, which it refers to; its size, and that of the whole request, 0
+// before they are known.
+struct PlacedRequest {
+  HttpHead head;
+  size_t head_size = 0;
+  size_t size = 0;
+};
+
+// Whether some bytes begin with a request that may be plain: all of it, a part of it, or none.
+enum class Found { kWhole, kPart, kNone };
+Found FindRequest(std::string_view data, PlacedRequest* request);
+
+// What all its requests have in common.
 struct LentTerms {
-  std::shared_ptr<const KnownRequest> known;
-  std::shared_ptr<const KnownAnswer> answer;
-  std::string head;    // byte for byte
-  uint32_t rows;       // of each request
+  std::shared_ptr<const PlainRequests> requests;
+  // The request line with its end, byte for byte.
+  std::string line;
 };
 
 // A request is read, executed and answered on the instance's thread, one at a time. It is counted once it has ended and
@@ -71,7 +85,8 @@ class LentConnection : public Source, public std::enable_shared_from_this<LentCo
  private:
   // With the mutex held.
   std::unique_ptr<TRITONBACKEND_Request> ReadRequest();
-  bool Matches() const;
+  Found Find(std::string_view data, PlacedRequest* placed) const;
+  std::unique_ptr<TRITONBACKEND_Request> Begin(std::string_view data, const PlacedRequest& placed);
   void BecomePythons();
 
   TRITONBACKEND_ModelInstance* const instance_;
@@ -80,11 +95,13 @@ class LentConnection : public Source, public std::enable_shared_from_this<LentCo
   PyObject* const connection_;
   std::atomic<uint64_t> begun_{0};
 
-  // With the client's mutex: the bytes that were read of a request; the request under way, its arrival, and the
-  // response that was sent for it.
+  // With the client's mutex: the bytes that were read of a request, none while one is under way; the size of the longest
+  // one; the one that is under way, its arrival, its rows, and the response that was sent for it.
   std::string data_;
+  size_t longest_ = 1;
   RequestStatePtr current_;
   uint64_t arrived_ns_ = 0;
+  uint32_t rows_ = 0;
   std::unique_ptr<ResponseEvent> kept_;
   // The connection is not read any more, and the current request has events for Python.
   bool ended_ = false;

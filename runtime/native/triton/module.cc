@@ -173,7 +173,7 @@ PyModuleDef definition = {
 }  // namespace
 
 bool AddBackendTypes(PyObject* module) {
-  return AddBackendType(module) && AddModelType(module) && AddKnownRequestType(module) && AddClientSocketType(module) &&
+  return AddBackendType(module) && AddModelType(module) && AddPlainRequestsType(module) && AddClientSocketType(module) &&
          AddLentConnectionType(module) && AddOutputRegionType(module) && AddInstanceType(module);
 }
 

@@ -30,8 +30,8 @@
 namespace pyruntime {
 
 class ClientSocket;
-class KnownAnswer;
 class LentConnection;
+class PlainRequests;
 class RequestState;
 using RequestStatePtr = std::shared_ptr<RequestState>;
 
@@ -41,17 +41,17 @@ using RequestStatePtr = std::shared_ptr<RequestState>;
 // may outlive everything else.
 class RequestState : public std::enable_shared_from_this<RequestState> {
  public:
-  // For a known request (see known_request.h): the form of its response, the client that may be sent it without Python,
-  // and the lent connection of the request; each may be null.
-  struct Known {
-    std::shared_ptr<const KnownAnswer> answer;
+  // For a plain request (see plain_requests.h): what writes its response; the client that may be sent it without Python,
+  // and the lent connection of the request, each of which may be null.
+  struct Plain {
+    std::shared_ptr<const PlainRequests> requests;
     std::shared_ptr<ClientSocket> client;
     std::shared_ptr<LentConnection> lent;
   };
 
   // Takes a new reference to `job`, so the GIL must be held. `job` may be null only for a lent connection.
   RequestState(PyObject* job, std::shared_ptr<TRITONBACKEND_Model> model, std::string id, uint64_t serial,
-               std::optional<Known> known = std::nullopt);
+               std::optional<Plain> plain = std::nullopt);
   ~RequestState();
   RequestState(const RequestState&) = delete;
   RequestState& operator=(const RequestState&) = delete;
@@ -61,8 +61,8 @@ class RequestState : public std::enable_shared_from_this<RequestState> {
   TRITONBACKEND_Model* model() const { return model_.get(); }
   const std::string& id() const { return id_; }
   uint64_t serial() const { return serial_; }
-  const std::optional<Known>& known() const { return known_; }
-  LentConnection* lent() const { return known_ ? known_->lent.get() : nullptr; }
+  const std::optional<Plain>& plain() const { return plain_; }
+  LentConnection* lent() const { return plain_ ? plain_->lent.get() : nullptr; }
 
   void Cancel();
   bool IsCancelled() const { return cancelled_; }
@@ -112,7 +112,7 @@ class RequestState : public std::enable_shared_from_this<RequestState> {
   std::shared_ptr<TRITONBACKEND_Model> model_;
   std::string id_;
   uint64_t serial_;
-  const std::optional<Known> known_;
+  const std::optional<Plain> plain_;
   std::shared_ptr<BufferPool> outputs_;
   std::vector<std::string> on_gpu_;
   std::atomic<bool> cancelled_{false};
@@ -196,9 +196,6 @@ namespace pyruntime {
 // the GIL held; null with a Python exception set if the list is malformed.
 std::unique_ptr<TRITONBACKEND_Request> ReadRequest(
     PyObject* job, PyObject* wire, uint64_t serial, uintptr_t base, const std::shared_ptr<TRITONBACKEND_Model>& model);
-
-// Reads such a list as a request without a state, which cannot be executed. As above.
-std::unique_ptr<TRITONBACKEND_Request> ReadPattern(PyObject* wire, const TRITONBACKEND_Model& model);
 
 // Passes on the states that share the memory of inputs, which is the request's. For ReleaseRequest.
 void PassOnSharedStates(TRITONBACKEND_Request* request);

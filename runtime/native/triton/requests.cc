@@ -151,12 +151,12 @@ bool Read(PyObject* wire, uintptr_t base, const TRITONBACKEND_Model& model, std:
 
 RequestState::RequestState(
     PyObject* job, std::shared_ptr<TRITONBACKEND_Model> model, std::string id, uint64_t serial,
-    std::optional<Known> known)
+    std::optional<Plain> plain)
     : job_(Py_XNewRef(job)),
       model_(std::move(model)),
       id_(std::move(id)),
       serial_(serial),
-      known_(std::move(known)),
+      plain_(std::move(plain)),
       window_(
           model_->decoupled
               ? std::make_unique<ResponseWindow>(Host::Get().responses_ahead_max, Host::Get().bytes_ahead_max)
@@ -217,12 +217,6 @@ std::unique_ptr<TRITONBACKEND_Request> ReadRequest(
     PyErr_NoMemory();
     return nullptr;
   }
-}
-
-std::unique_ptr<TRITONBACKEND_Request> ReadPattern(PyObject* wire, const TRITONBACKEND_Model& model) {
-  auto request = std::make_unique<TRITONBACKEND_Request>();
-  std::string id;
-  return Read(wire, 0, model, &id, request.get()) ? std::move(request) : nullptr;
 }
 
 void ReleaseRequest(std::unique_ptr<TRITONBACKEND_Request> request, bool reschedule) {

@@ -46,7 +46,7 @@ namespace pyruntime {
 
 // A response, a failure, or only the end of the responses (neither). It becomes a kResponse tuple, whose outputs are
 // Python objects that own their buffers. A last response whose request is released before Python takes the event
-// becomes kAnswered, or kEncoded if it is like the remembered one. A response that was sent to the client becomes
+// becomes kAnswered, or kEncoded if it is a plain one. A response that was sent to the client becomes
 // kSent; one that was sent after the request was rescheduled becomes kEarlierResponse.
 class ResponseEvent : public Event {
  public:
@@ -77,7 +77,7 @@ class ResponseEvent : public Event {
   bool Execute(const Execution& execution);
 
  private:
-  const KnownAnswer* Answer() const;
+  bool IsWritten();
   PyObject* Encoded();
   PyObject* Sent();
 
@@ -90,6 +90,8 @@ class ResponseEvent : public Event {
   bool released_ = false;
   std::optional<Statistics> statistics_;
   std::optional<Execution> execution_;
+  // What was written of a plain response: see PlainRequests.
+  std::string text_;
   bool claimed_ = false;
   // The number of bytes that the client was sent, and the time.
   size_t sent_ = 0;

@@ -39,7 +39,7 @@ TRITONSERVER_Error* Send(const RequestStatePtr& state, std::unique_ptr<ResponseE
                                             + state->id() + "' before: what comes after it is not sent");
   }
   EventQueue& queue = Host::Get().queue();
-  ClientSocket* client = final && state->known() ? state->known()->client.get() : nullptr;
+  ClientSocket* client = final && state->plain() ? state->plain()->client.get() : nullptr;
   if (client != nullptr) {
     const std::lock_guard<std::mutex> lock(client->mutex());
     if (event->ClaimClient()) {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <variant>
 
-#include "known_request.h"
+#include "plain_requests.h"
 #include "python.h"
 #include "response.h"
 
@@ -101,45 +101,36 @@ PyObject* ResponseEvent::ToPython() {
       parameters.release());
 }
 
-// The remembered form of the response; null if there is none.
-const KnownAnswer* ResponseEvent::Answer() const {
-  const auto& known = state_->known();
-  if (!known || !known->answer || !response_ || failure_) return nullptr;
-  return known->answer->IsLike(*response_) ? known->answer.get() : nullptr;
+// Whether it is a plain response to a plain request: `text_` is what was written of it then.
+bool ResponseEvent::IsWritten() {
+  const auto& plain = state_->plain();
+  if (!plain || !response_ || failure_) return false;
+  return !text_.empty() || plain->requests->Write(*response_, &text_);
 }
 
 bool ResponseEvent::ClaimClient() {
-  claimed_ = Answer() != nullptr && state_->Claim();
+  claimed_ = IsWritten() && state_->Claim();
   return claimed_;
 }
 
 bool ResponseEvent::SendToClient() {
-  const KnownAnswer& answer = *state_->known()->answer;
-  sent_ = answer.Send(*response_, state_->known()->client.get());
+  sent_ = SendPlain(text_, *response_, state_->plain()->client.get());
   sent_ns_ = Now();
-  return sent_ == answer.size();
+  return sent_ == text_.size() + ContentsOf(*response_);
 }
 
 // Null without an exception if the response is not one to be sent as an encoded one.
 PyObject* ResponseEvent::Encoded() {
-  if (!released_ || !statistics_ || !statistics_->success) return nullptr;
-  const KnownAnswer* answer = Answer();
-  if (answer == nullptr) return nullptr;
-  return Tuple({PyLong_FromLong(kEncoded), Py_NewRef(state_->job()), answer->Encode(*response_),
+  if (!released_ || !statistics_ || !statistics_->success || !IsWritten()) return nullptr;
+  return Tuple({PyLong_FromLong(kEncoded), Py_NewRef(state_->job()), JoinPlain(text_, *response_),
                 pyruntime::ToPython(*statistics_), pyruntime::ToPython(execution_)});
 }
 
 PyObject* ResponseEvent::Sent() {
-  const KnownAnswer* answer = state_->known()->answer.get();
-  const std::lock_guard<std::mutex> lock(state_->known()->client->mutex());
-  Ref rest(None());
-  if (sent_ != answer->size()) {
-    const Ref all(answer->Encode(*response_));
-    if (!all) return nullptr;
-    rest = Ref(PyBytes_FromStringAndSize(
-        PyBytes_AsString(all.get()) + sent_, static_cast<Py_ssize_t>(answer->size() - sent_)));
-  }
-  return Tuple({PyLong_FromLong(kSent), Py_NewRef(state_->job()), rest.release(), PyLong_FromUnsignedLongLong(sent_ns_),
+  const std::lock_guard<std::mutex> lock(state_->plain()->client->mutex());
+  const bool is_whole = sent_ == text_.size() + ContentsOf(*response_);
+  return Tuple({PyLong_FromLong(kSent), Py_NewRef(state_->job()),
+                is_whole ? None() : JoinPlain(text_, *response_, sent_), PyLong_FromUnsignedLongLong(sent_ns_),
                 PyBool_FromLong(released_ ? 1 : 0), pyruntime::ToPython(statistics_),
                 pyruntime::ToPython(execution_)});
 }

@@ -14,9 +14,12 @@ import pytest
 
 from pyruntime.runtime.frontends.http import write_stall
 from pyruntime.runtime.frontends.http.connection import HttpConnection
-from pyruntime.runtime.frontends.http.request_head import ChunkedBody, HeadReader
+from pyruntime.runtime.frontends.http.kserve_response import encode_binary
+from pyruntime.runtime.frontends.http.request_head import ChunkedBody, HeadReader, read_plain
+from pyruntime.runtime.frontends.http.response_head import infer_head
 from pyruntime.runtime.inference.intake import Intake
 from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.plain_requests import PlainRequests
 from pyruntime.runtime.inference.threads import THREADS_MAX
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
@@ -30,20 +33,8 @@ CONFIG = (
 )
 DECOUPLED = CONFIG + " model_transaction_policy { decoupled: true }"
 INPUT_BYTES_MAX = 1 << 20
-
-
-class Known:
-    """Requests that an instance knows, and how it answers them."""
-
-    def __init__(self, document, size, wire):
-        self.document = document
-        self.size = size
-        self.tensor = wire[6][0]
-        self.head = None
-
-    def remember(self, head, outputs):
-        self.head = head
-        self.outputs = outputs
+# What is read at once of a connection that is lent.
+LENT_BYTES_MAX = 24 << 10
 
 
 class ClientSocket:
@@ -62,13 +53,12 @@ class ClientSocket:
 class Lent:
     """A connection that an instance reads by itself, one request for each call of `act`."""
 
-    def __init__(self, instance, known, connection, client, head, data):
+    def __init__(self, instance, connection, client, data):
         self.connection = connection
         self.begun = 0
         self._instance = instance
-        self._known = known
         self._client = client
-        self._head = head
+        self._line = data[: data.index(b"\r\n") + 2]
         self._data = data
         self._is_back = False
 
@@ -76,25 +66,29 @@ class Lent:
         """Read, and answer if all of a request is there; whether anything has happened."""
         if self._is_back:
             return False
-        due = len(self._head) + self._known.size - len(self._data)
-        read = self._client.transport.take(due)
-        self._data += read
-        start = self._head + self._known.document
-        if self._data[: len(start)] != start[: len(self._data)]:
-            self._give_back()
-            return True
-        if len(read) < due:
+        read = b""
+        if self.begun or not self._data:
+            read = self._client.transport.take(LENT_BYTES_MAX)
+            self._data += read
+        end = self._data.find(b"\r\n\r\n") + 4
+        head = read_plain(self._data[:end]) if end > 3 else None
+        is_other = self._data[: len(self._line)] != self._line[: len(self._data)] or (end > 3 and head is None)
+        if not is_other and (head is None or len(self._data) < end + head.content_length):
             return bool(read)
+        request = None
+        if not is_other and len(self._data) == end + head.content_length:
+            request = self._instance.read_body(self._data[end:], head.header_length)
+        if request is None:
+            self.connection.returned()
+            assert self._is_back
+            return True
         self.begun += 1
-        (_, _, _, offset, size, _, _) = self._known.tensor
-        offset += len(start)
-        contents = self._data[offset : offset + size]
         self._data = b""
         if self._instance.adopts():
             self._is_back = True
-            self._instance.adopted(self.connection.adopt(1 << 62, 0), self._known, contents)
+            self._instance.adopted(self.connection.adopt(1 << 62, 0, request.id, request.rows), request)
         else:
-            self._client.send(self._known.head + contents)
+            self._client.send(request.answer())
         return True
 
     def take_back(self):
@@ -102,9 +96,23 @@ class Lent:
         self._is_back = True
         return self._data
 
-    def _give_back(self):
-        self.connection.returned()
-        assert self._is_back
+
+class PlainBody:
+    """A request that native code would read, and its answer."""
+
+    def __init__(self, id, rows, shape, contents):
+        self.id = id
+        self.rows = rows
+        self.shape = shape
+        self.contents = contents
+
+    def response(self, release=lambda: None):
+        output = OutputTensor("OUT", "FP32", list(self.shape), memoryview(self.contents))
+        return InferResponse("m", 1, self.id, [output], release=release)
+
+    def answer(self):
+        document, parts, length = encode_binary(self.response())
+        return b"".join([infer_head(len(document), length, b""), document, *parts])
 
 
 class Instance:
@@ -122,16 +130,18 @@ class Instance:
 
     def __init__(self, memory):
         self._memory = memory
+        self._reader = PlainRequests(spec_from(CONFIG))
         self.waits = False
-        self.knows = False
+        # Whether it writes responses to plain requests, and sends them.
+        self.writes = True
         self.sends = False
         self.may_read = False
         self.adopts = lambda: False
         self.lent = []
         self.untold = []
-        # How many requests it has recognised, and how it does that.
-        self.known_count = 0
-        self.known = self
+        # How many plain requests it has read, and itself if it does that.
+        self.plain_count = 0
+        self.plain = None
         self.contents = {}
         self.jobs = []
         self.cancelled = []
@@ -151,39 +161,42 @@ class Instance:
         if not self.waits:
             self.answer()
 
-    def know(self, document, size, wire):
-        return Known(document, size, wire) if self.knows else None
+    def read_body(self, body, document_length):
+        """A plain request, None for any other one."""
+        read = self._reader.read_document(body, document_length, 0, self._memory.allocate)
+        if read is None or read.binary is not True or read.options[2]:
+            return None
+        ((_, _, shape, offset, size, _, _),) = read.tensors
+        return PlainBody(read.id, read.rows, shape, body[offset : offset + size])
 
-    def execute_known(self, known, job, data, at):
-        """Takes a known request; the test calls `answer` later, as for an instance with threads."""
-        if len(data) - at != known.size or data[at : at + len(known.document)] != known.document:
+    def execute_plain(self, job, data, at, document_length):
+        """Takes a plain request; the test calls `answer` later, as for an instance with threads."""
+        request = self.read_body(data[at:], document_length)
+        if request is None:
             return False
-        (_, _, _, offset, size, _, _) = known.tensor
-        offset += at + len(known.document)
-        client = job.client_socket(ClientSocket) if self.sends else None
-        self.contents[job] = known, data[offset : offset + size], client
+        job.id, job.rows, job.instance = request.id, request.rows, self
+        self.contents[job] = request, job.client_socket(ClientSocket) if self.sends else None
         self.jobs.append(job)
-        job.instance = self
-        self.known_count += 1
+        self.plain_count += 1
         return True
 
-    def lend(self, known, connection, data, at, rows):
-        assert rows == 1
-        if known.head is None or data[at : at + len(known.document)] != known.document:
+    def lend(self, connection, data):
+        head, _, body = data.partition(b"\r\n\r\n")
+        if self.read_body(body, read_plain(head + b"\r\n\r\n").header_length) is None:
             return None
         client = connection.client_socket(ClientSocket)
         if client is None:
             return None
-        self.lent.append(Lent(self, known, connection, client, data[:at], data))
+        self.lent.append(Lent(self, connection, client, data))
         return self.lent[-1]
 
     def adopt(self, job, serial):
         job.instance = self
         job.serial = serial
 
-    def adopted(self, job, known, contents):
+    def adopted(self, job, request):
         """Answer a request that the instance has read itself like any other request."""
-        self.contents[job] = known, contents, None
+        self.contents[job] = request, None
         self.jobs.append(job)
 
     def read(self):
@@ -195,7 +208,7 @@ class Instance:
         del self.jobs[:count]
         for job in due:
             if job in self.contents:
-                self._answer_known(job, *self.contents.pop(job))
+                self._answer_plain(job, *self.contents.pop(job))
                 continue
             ((_, _, shape, offset, size, _, _),) = job.tensors
             contents = bytes(self._memory.region.view[offset : offset + size])
@@ -206,8 +219,7 @@ class Instance:
     def claim(self, job):
         """Have us send nothing to the client of a request; not if we have."""
         if job in self.contents:
-            known, contents, _ = self.contents[job]
-            self.contents[job] = known, contents, None
+            self.contents[job] = self.contents[job][0], None
         return job not in self.untold
 
     def settle(self):
@@ -216,16 +228,14 @@ class Instance:
         for job in untold:
             job.sent(None)
 
-    def _answer_known(self, job, known, contents, client):
-        if known.head is not None and client is not None:
-            client.send(known.head + contents)
+    def _answer_plain(self, job, request, client):
+        if not self.writes:
+            job.respond(request.response(self._release), True)
+        elif client is None:
+            job.encoded(request.answer())
+        else:
+            client.send(request.answer())
             self.untold.append(job)
-            return
-        if known.head is not None:
-            job.encoded(known.head + contents)
-            return
-        output = OutputTensor("OUT", "FP32", list(known.tensor[2]), memoryview(contents))
-        job.respond(InferResponse("m", 1, "", [output], release=self._release), True)
 
     def say(self, outcome, final=False, datatype="FP32", count=1):
         """The next response to the first job, which is a number, so many times, or an error."""
@@ -385,6 +395,11 @@ class Server:
         self.state.table.begin_load(name, 1)
         self.state.table.ready(name, 1, model)
         return model
+
+    def read_plain(self):
+        """Have the instance of "m" read plain requests by itself."""
+        self.instance.plain = self.instance
+        self.model.serve([self.instance])
 
     def trace_with(self, tracer):
         """Have requests traced by another tracer."""

@@ -22,7 +22,6 @@ from ..model_specs import spec_from
 CONFIG = (
     "name: 'm' input { name: 'IN' data_type: TYPE_%s dims: -1 } output { name: 'OUT' data_type: TYPE_FP32 dims: -1 }"
 )
-KEY = (b"a header", 16)
 TWO = struct.pack("<2f", 1, 2)
 
 
@@ -31,7 +30,7 @@ class Instance:
     down = ""
     capacity = 1 << 20
     is_ready = is_idle = True
-    known = None
+    plain = None
 
     def __init__(self):
         self.jobs = []
@@ -153,32 +152,6 @@ def lose(world):
 
 
 class TestSubmit:
-    def test_plan(self, world):
-        """A request like an earlier one is not decoded, has its options and its own id and memory."""
-        first, second = Incoming(world.slot(), id="a"), Incoming(world.slot(), id="b")
-        assert world.intake.submit(first, world.model, KEY, "a") is None
-        plan = world.intake.submit(second, world.model, KEY, "b")
-        assert plan is world.model.plans.find(KEY)
-        assert (first.decoded, second.decoded, second.options) == (1, 0, "options")
-        assert [job.id for job in world.instance.jobs] == ["a", "b"]
-        assert world.instance.jobs == [first.job, second.job]
-        assert first.slot is second.slot is None
-        assert world.memory.live == 2
-
-    def test_sequence(self, world):
-        """A request has its own place in a sequence. One that the decoder reads otherwise is not remembered."""
-        world.intake.submit(Incoming(world.slot()), world.model, KEY, sequence=(7, 1))
-        assert world.model.plans.find(KEY) is None
-        world.intake.submit(Incoming(world.slot()), world.model, KEY, sequence=(0, 0))
-        world.intake.submit(Incoming(world.slot()), world.model, KEY, sequence=(7, 1))
-        assert [job.options[:2] for job in world.instance.jobs] == [(0, 0), (0, 0), (7, 1)]
-
-    @pytest.mark.parametrize("incoming", [{"id": "a"}, {"forwarded": (("x-user", "me"),)}], ids=["id", "headers"])
-    def test_no_plan(self, world, incoming):
-        """A request is not remembered whose key holds its id, nor one with headers that are forwarded."""
-        world.intake.submit(Incoming(world.slot(), **incoming), world.model, KEY)
-        assert world.model.plans.find(KEY) is None
-
     def test_forwarded_headers(self, world):
         """They become parameters. One that means something else is refused, and the frontend frees the memory."""
         world.intake.submit(Incoming(forwarded=(("x-user", "me"),)), world.model)
@@ -193,17 +166,17 @@ class TestSubmit:
         """A request that does not suit its model gives its memory back, and is counted."""
         refused = Incoming(world.slot(), count=3)
         with pytest.raises(InferenceError):
-            world.intake.submit(refused, world.model, KEY)
+            world.intake.submit(refused, world.model)
         assert (world.memory.live, refused.slot, refused.outcomes) == (0, None, [])
         assert world.model.statistics.failure_count == 1
 
     def test_model_that_is_gone(self, world):
-        """Even with a plan."""
-        world.intake.submit(Incoming(world.slot()), world.model, KEY)
+        """Also one that took requests before."""
+        world.intake.submit(Incoming(world.slot()), world.model)
         world.instance.jobs.pop().free()
         lose(world)
         with pytest.raises(InferenceError, match="it crashed"):
-            world.intake.submit(Incoming(world.slot()), world.model, KEY)
+            world.intake.submit(Incoming(world.slot()), world.model)
         assert world.memory.live == 0
 
 
@@ -213,22 +186,19 @@ class TestIds:
     LONGEST, TOO_LONG = "x" * ID_LENGTH_MAX, "x" * (ID_LENGTH_MAX + 1)
 
     def test_longest(self, world):
-        """It is accepted, by a request with a plan as well."""
+        """It is accepted."""
         for id in ("", self.LONGEST):
-            world.intake.submit(Incoming(world.slot(), id=id), world.model, KEY, id)
+            world.intake.submit(Incoming(world.slot(), id=id), world.model)
         assert [job.id for job in world.instance.jobs] == ["", self.LONGEST]
 
-    @pytest.mark.parametrize("is_planned", [False, True])
-    def test_too_long(self, world, is_planned):
-        """It is refused, whether there is a plan or not, and nothing of the request is left."""
-        if is_planned:
-            world.intake.submit(Incoming(world.slot()), world.model, KEY)
+    def test_too_long(self, world):
+        """It is refused, and nothing of the request is left."""
         incoming = Incoming(world.slot(), id=self.TOO_LONG)
         live = world.memory.live
         with pytest.raises(InferenceError, match=f"has {ID_LENGTH_MAX + 1} characters") as caught:
-            world.intake.submit(incoming, world.model, KEY, self.TOO_LONG)
+            world.intake.submit(incoming, world.model)
         assert caught.value.code is Code.INVALID_ARG
-        assert len(world.instance.jobs) == is_planned
+        assert len(world.instance.jobs) == 0
         incoming.slot.free()
         assert world.memory.live == live - 1
 

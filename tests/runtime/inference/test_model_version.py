@@ -42,12 +42,7 @@ class Instance:
         self.checks = []
         self.stops = []
         self.kills = 0
-        self.asked = []
-        self.known = self
-
-    def know(self, document, size, wire):
-        self.asked.append((document, size, wire))
-        return "known"
+        self.plain = None
 
     @property
     def inflight(self):
@@ -623,29 +618,28 @@ def test_repr(memory):
     assert repr(model(memory, Instance())) == "<ModelVersion m 3 <Scheduler m [0 queued | 1 instances]>>"
 
 
-class TestKnown:
-    """Requests that instances find."""
+class TestPlain:
+    """Whether instances read plain requests by themselves."""
 
-    def test_asked_of_an_active_instance(self, memory):
-        """Only an active instance is asked, on behalf of all."""
-        passive, active = Instance("m_0_0"), Instance("m_1_0")
-        made = model(memory, passive, active, text="instance_group [ { passive: true }, { count: 1 } ]")
-        assert made.know(b"document", 10, ["wire"]) == "known"
-        assert (passive.asked, active.asked) == ([], [(b"document", 10, ["wire"])])
+    def reading(self, name="m_0"):
+        instance = Instance(name)
+        instance.plain = instance
+        return instance
 
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "dynamic_batching { }",
-            "sequence_batching { iterative_sequence: true }",
-            "output { name: 'X' data_type: TYPE_FP32 dims: 2 reshape { shape: [ 2, 1 ] } }",
-        ],
-    )
-    def test_models_that_look_at_each(self, memory, text):
-        """Requests of a model that must decode each of them are never known."""
-        instance = Instance()
-        assert model(memory, instance, text=text).know(b"", 10, []) is None
-        assert instance.asked == []
+    def test_active_instances(self, memory):
+        """Only active instances matter."""
+        text = "instance_group [ { passive: true }, { count: 1 } ]"
+        assert not model(memory, self.reading("m_0_0"), Instance("m_1_0"), text=text).reads_plain
+        assert model(memory, Instance("m_0_0"), self.reading("m_1_0"), text=text).reads_plain
+
+    def test_a_cache(self, memory):
+        """Requests to a model with a response cache are looked up first."""
+        assert model(memory, self.reading()).reads_plain
+        assert not model(memory, self.reading(), cache=SimpleNamespace(answers=None)).reads_plain
+
+    def test_no_instance(self, memory):
+        """Without instances no request is read."""
+        assert not model(memory).reads_plain
 
     def test_tensors_of_a_cache(self, memory):
         """A model with a response cache has its tensors in main memory."""
@@ -653,13 +647,3 @@ class TestKnown:
         made.leave_on_gpus(lambda: TensorPlaces({}, {}))
         made.review_places()
         assert made.on_gpus is None
-
-    def test_a_cache(self, memory):
-        """A model with a response cache must decode each request."""
-        instance = Instance()
-        made = model(memory, instance, cache=SimpleNamespace(answers=None))
-        assert made.know(b"", 10, []) is None
-
-    def test_no_instance(self, memory):
-        """Without instances no request is known."""
-        assert model(memory).know(b"", 10, []) is None

@@ -238,7 +238,7 @@ class NativeInstance:
                 subject.events.append((self._kinds[kind], tuple(rest)))
             elif kind == self.triton.ANSWERED:
                 *response, statistics, execution = rest
-                assert execution is None  # nothing is known
+                assert execution is None  # nothing is plain
                 subject.events += [("response", (True, *response)), ("released", (False, statistics))]
             elif kind == self.triton.EXECUTED:
                 ((serial, *_),) = rest
@@ -283,18 +283,18 @@ def request_of():
 
 @pytest.fixture
 def make(native, compile_library):
-    """`make(source=, outputs=)`: KnownRequests of an instance of a backend of tests/native."""
-    from .known import KnownRequests
+    """`make(source=, outputs=)`: PlainInstance of an instance of a backend of tests/native."""
+    from .plain import PlainInstance
 
-    def make(source="known.cc", outputs=("OUT", "OUT2")):
-        return KnownRequests(native(source, outputs=outputs, decoupled=False), compile_library(source))
+    def make(source="plain.cc", outputs=("OUT", "OUT2")):
+        return PlainInstance(native(source, outputs=outputs, decoupled=False), compile_library(source))
 
     return make
 
 
 @pytest.fixture
 def requests(make):
-    """KnownRequests of an instance of known.cc."""
+    """PlainInstance of an instance of plain.cc."""
     made = make()
     yield made
     made.let_go()
@@ -337,7 +337,7 @@ class Lifecycle:
                 self.lines.append(rest[-1])
             elif kind == triton.ANSWERED:
                 job, *response, statistics, execution = rest
-                assert execution is None  # nothing is known
+                assert execution is None  # nothing is plain
                 self.events += [(triton.RESPONSE, job, True, *response), (triton.RELEASED, job, False, statistics)]
             elif kind == triton.EXECUTED:
                 owner, (*executed, reported) = rest

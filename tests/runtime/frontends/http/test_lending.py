@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections that an instance reads by itself: when they are lent, and when they are taken back.
 
-Over transports that note written data: see conftest.py. test_known_exchange.py compares the responses.
+Over transports that note written data: see conftest.py. test_plain_exchange.py compares the responses.
 """
 
 import json
@@ -14,8 +14,6 @@ from pyruntime.runtime.frontends.http import lending as lending_module
 from pyruntime.runtime.frontends.http.lending import ALIKE_MIN
 from pyruntime.runtime.inference.model_version import ModelVersion
 
-# How many requests are alike before one is known.
-UNKNOWN = 2
 DOCUMENT = json.dumps(
     {
         "inputs": [{"name": "IN", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": 4}}],
@@ -34,7 +32,8 @@ def infer(text=b"abcd", model="m"):
 @pytest.fixture
 def lending(server):
     """A server whose instance can read connections, and acts when the test calls it."""
-    server.instance.knows = server.instance.waits = server.instance.sends = server.instance.may_read = True
+    server.read_plain()
+    server.instance.waits = server.instance.sends = server.instance.may_read = True
     return server
 
 
@@ -52,8 +51,8 @@ def send(server, transport, count, request=None):
         act(server)
 
 
-def lent(server, count=1 + UNKNOWN + ALIKE_MIN):
-    """A connection that was sent so many requests. Of the third the answer is new; and then some must be alike."""
+def lent(server, count=ALIKE_MIN):
+    """A connection that was sent so many plain requests."""
     transport = server.connect()
     send(server, transport, count)
     return transport

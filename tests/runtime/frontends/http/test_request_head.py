@@ -36,7 +36,7 @@ class TestHead:
         """A head that says nothing has defaults."""
         head = parse()
         line = "POST /v2/models/m/infer"
-        assert head[1:] == (0, False, None, "", False, True, True, "", "", (), line, Access(), "", False)
+        assert head[1:] == (0, False, None, "", False, True, True, "", "", (), line, Access(), "", False, True)
         assert (head.route.endpoint, head.route.model, head.route.version) == (Endpoint.MODEL_INFER, "m", -1)
 
     def test_of_everything(self):
@@ -60,6 +60,7 @@ class TestHead:
             "POST /v2/models/m/infer",
             Access(),
             "json",
+            False,
             False,
         )
 
@@ -121,7 +122,7 @@ class TestHead:
     def test_offers_of_other_protocols(self, line, offer):
         """An offer to go on with another protocol changes nothing."""
         headers = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: " + offer, b"HTTP2-Settings: AAA")
-        plain = parse(b"Content-Length: 7", line=line)
+        plain = parse(b"Content-Length: 7", line=line)._replace(is_plain=False)
         assert parse(*headers, b"Content-Length: 7", line=line) == plain
         assert parse(b"Content-Length: 7", *headers, line=line) == plain
         assert not parse(b"Connection: Upgrade, close", b"Upgrade: h2c", line=line).keep_alive

@@ -13,7 +13,7 @@ from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.capacity import CAPACITY_MIN
 from pyruntime.runtime.instances.native.batches import CAPACITY_MAX, UNANSWERED_WARNING_S
 from pyruntime.runtime.instances.native.instance_spec import NativeInstanceSpec
-from pyruntime.runtime.instances.native.known import LENDING_NS_MAX, KnownBatches
+from pyruntime.runtime.instances.native.plain import LENDING_NS_MAX, PlainBatches
 from pyruntime.runtime.instances.output_findings import OutputFindings
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
@@ -50,8 +50,8 @@ class Handle:
         self.cancelled = []
         self.taken = []
         self.fails = False
-        self.known = []
-        self.knows = True
+        self.plain = []
+        self.reads = True
         self.clients = []
         self.sending = ()
         self.lendings = []
@@ -64,14 +64,15 @@ class Handle:
             raise OverflowError("int too big to convert")
         self.given.append((jobs, wires, serial, base))
 
-    def execute_known(self, known, job, data, at, serial, client):
-        if self.knows:
-            self.known.append((known, job, data, at, serial))
-            self.clients.append(client)
-        return self.knows
+    def execute_plain(self, plain, job, data, at, document_length, serial, client):
+        if not self.reads:
+            return None
+        self.plain.append((job, data, at, document_length, serial))
+        self.clients.append(client)
+        return 2, "me"
 
-    def lend(self, known, connection, data, at, rows, client):
-        self.lendings.append((known, connection, data, at, rows, client))
+    def lend(self, plain, connection, data, client):
+        self.lendings.append((connection, data, client))
         return "lent"
 
     def claim(self, serial):
@@ -91,6 +92,9 @@ class Native:
 
     def __init__(self, handle):
         self._handle = handle
+
+    def PlainRequests(self, model, inputs, outputs, max_batch_size):
+        return "plain"
 
     def OutputRegion(self, descriptor, size, first_address, cgroups):
         return "region"
@@ -147,8 +151,8 @@ class Request:
         self.outcomes.append(outcome)
 
 
-class KnownJob:
-    """A request that is known, as a frontend has it: it is its own job."""
+class PlainJob:
+    """A plain request, as a frontend has it: it is its own job."""
 
     # Only what instances ask for.
     id = ""
@@ -194,17 +198,17 @@ class Backend:
             self.spec.instances[0], self.spec, 1, None, self.memory, self.statistics, findings, "{}"
         )
         self.handle = Handle()
-        self.batches = KnownBatches(plan, self.owner, Native(self.handle), lambda wake: wake())
+        self.batches = PlainBatches(plan, self.owner, Native(self.handle), lambda wake: wake())
         self.batches.open()
 
     def execute(self, *requests):
         self.batches.execute([request.job for request in requests])
         return self.handle.given[-1][2] if self.handle.given else 0
 
-    def execute_known(self, job):
+    def execute_plain(self, job):
         """Its serial."""
-        assert self.batches.execute_known("known", job, b"data", 1)
-        return self.handle.known[-1][4]
+        assert self.batches.execute_plain(job, b"data", 1, 2)
+        return self.handle.plain[-1][-1]
 
 
 @pytest.fixture
@@ -700,8 +704,8 @@ def test_one_response_is_not_waited_for(backend):
     assert backend.handle.taken == []
 
 
-class TestKnown:
-    """Requests that the extension finds because they are known."""
+class TestPlain:
+    """Requests that the extension reads."""
 
     def times(self, job):
         """Times of a success, as a backend reports them."""
@@ -710,10 +714,11 @@ class TestKnown:
 
     def test_encoded(self, backend):
         """Its response goes on as it is, and one event says all that there is to say."""
-        backend, job = backend(), KnownJob()
+        backend, job = backend(), PlainJob()
         capacity = backend.batches.capacity
-        serial = backend.execute_known(job)
-        assert backend.handle.known == [("known", job, b"data", 1, serial)]
+        serial = backend.execute_plain(job)
+        assert backend.handle.plain == [(job, b"data", 1, 2, serial)]
+        assert (job.id, job.rows) == ("me", 2)
         assert (job.instance, job.serial) == (backend.batches, serial)
         assert (backend.handle.wakes, backend.batches.capacity) == (1, capacity - 1)
         assert not backend.batches.is_idle
@@ -735,12 +740,12 @@ class TestKnown:
         assert (batch.count, batch.compute_input_ns, batch.compute_infer_ns, batch.compute_output_ns) == (1, 1, 2, 4)
 
     def test_answered(self, backend):
-        """A response that is not known comes as any other does."""
-        backend, job = backend(), KnownJob()
-        serial = backend.execute_known(job)
+        """A response that is not plain comes as any other does."""
+        backend, job = backend(), PlainJob()
+        serial = backend.execute_plain(job)
         backend.batches.answered(job, None, OUT, {"a": 1}, self.times(job), (serial, 5, 9, None))
         ((response,), ()) = job.outcomes, job.encodings
-        assert (response.model_name, response.model_version, response.id) == ("m", 1, "")
+        assert (response.model_name, response.model_version, response.id) == ("m", 1, "me")
         assert response.parameters == {"a": 1}
         assert not len(backend.batches)
         assert backend.statistics.batches[2].compute_infer_ns == 4
@@ -749,9 +754,9 @@ class TestKnown:
     @pytest.mark.parametrize("is_encoded", [False, True])
     def test_execute_returns_later(self, backend, is_encoded):
         """The place is free only then."""
-        backend, job = backend(), KnownJob()
+        backend, job = backend(), PlainJob()
         capacity = backend.batches.capacity
-        serial = backend.execute_known(job)
+        serial = backend.execute_plain(job)
         if is_encoded:
             backend.batches.encoded(job, b"response", self.times(job), None)
         else:
@@ -765,8 +770,8 @@ class TestKnown:
 
     def test_execute_has_returned_before(self, backend):
         """A backend that answers from another thread frees its place first."""
-        backend, job = backend(), KnownJob()
-        serial = backend.execute_known(job)
+        backend, job = backend(), PlainJob()
+        serial = backend.execute_plain(job)
         backend.batches.executed(serial, 0, 1)
         assert backend.batches.is_idle
         assert len(backend.batches) == 1
@@ -777,8 +782,8 @@ class TestKnown:
     @pytest.mark.parametrize("released_first", [False, True])
     def test_in_parts(self, backend, released_first):
         """Response, release and return may come one by one."""
-        backend, job = backend(), KnownJob()
-        serial = backend.execute_known(job)
+        backend, job = backend(), PlainJob()
+        serial = backend.execute_plain(job)
         steps = [lambda: backend.batches.responded(job, True, None, OUT, None)]
         steps.insert(0 if released_first else 1, lambda: backend.batches.released(job, False, None))
         for step in [*steps, lambda: backend.batches.executed(serial, 0, 1)]:
@@ -791,8 +796,8 @@ class TestKnown:
     @pytest.mark.parametrize("times", [None, (False, 1, 2, 3, 4)])
     def test_a_failure(self, backend, times):
         """The client gets the backend's error; the event may include the end of Execute."""
-        backend, job = backend(), KnownJob()
-        serial = backend.execute_known(job)
+        backend, job = backend(), PlainJob()
+        serial = backend.execute_plain(job)
         backend.batches.answered(job, (3, "no such thing"), None, None, times, (serial, 0, 1, None))
         (failure,) = job.outcomes
         assert (failure.message, failure.code) == ("no such thing", Code.INVALID_ARG)
@@ -803,39 +808,39 @@ class TestKnown:
 
     def test_a_backend_that_reports_no_times(self, backend):
         """It counts from its arrival on."""
-        backend, job = backend(), KnownJob()
-        serial = backend.execute_known(job)
+        backend, job = backend(), PlainJob()
+        serial = backend.execute_plain(job)
         backend.batches.answered(job, None, OUT, None, None, (serial, 5, 9, None))
         assert [type(outcome) for outcome in job.outcomes] == [InferResponse]
         assert backend.statistics.success_count == 1
         assert backend.statistics.queue_ns == 0
         assert not len(backend.batches)
 
-    def test_unknown(self, backend):
-        """A request that the extension does not find leaves no trace."""
-        backend, job, request = backend(), KnownJob(), Request()
-        backend.handle.knows = False
+    def test_not_plain(self, backend):
+        """A request that the extension does not read leaves no trace."""
+        backend, job, request = backend(), PlainJob(), Request()
+        backend.handle.reads = False
         capacity = backend.batches.capacity
-        assert not backend.batches.execute_known("known", job, b"data", 1)
+        assert not backend.batches.execute_plain(job, b"data", 1, 2)
         assert (backend.batches.capacity, len(backend.batches), backend.handle.wakes) == (capacity, 0, 0)
-        backend.handle.knows = True
-        first = backend.execute_known(job)
+        backend.handle.reads = True
+        first = backend.execute_plain(job)
         # It has not taken a serial either.
         assert backend.execute(request) == first + 1
-        assert backend.execute_known(KnownJob()) == first + 2
+        assert backend.execute_plain(PlainJob()) == first + 2
 
     def test_numbers(self, backend):
         """Each request has one of its own, also behind a batch of several."""
         backend = backend()
         assert backend.execute(Request(), Request(), Request()) == 1
-        assert backend.execute_known(KnownJob()) == 4
+        assert backend.execute_plain(PlainJob()) == 4
         assert backend.execute(Request()) == 5
         assert backend.batches.waiting == 4  # rows behind those that are executed
 
     def test_cancel(self, backend):
         """The backend gets the cancellation once, and not after it has answered."""
-        backend, job = backend(), KnownJob()
-        serial = backend.execute_known(job)
+        backend, job = backend(), PlainJob()
+        serial = backend.execute_plain(job)
         backend.batches.cancel(job)
         backend.batches.cancel(job)
         assert backend.handle.cancelled == [serial]
@@ -843,8 +848,8 @@ class TestKnown:
         assert backend.statistics.failures[FailureReason.CANCELED] == 1
         backend.batches.cancel(job)
         assert len(backend.handle.cancelled) == 1
-        late = KnownJob()
-        serial = backend.execute_known(late)
+        late = PlainJob()
+        serial = backend.execute_plain(late)
         backend.batches.encoded(late, b"response", self.times(late), (serial, 0, 1, None))
         backend.batches.cancel(late)
         assert len(backend.handle.cancelled) == 1
@@ -852,9 +857,9 @@ class TestKnown:
     @pytest.mark.parametrize("is_merged", [False, True])
     @pytest.mark.parametrize("is_encoded", [False, True])
     def test_close(self, backend, is_encoded, is_merged):
-        """The batches are idle when all known requests have ended, for any order of events, and take no more."""
-        backend, job, idle = backend(), KnownJob(), []
-        serial = backend.execute_known(job)
+        """The batches are idle when all plain requests have ended, for any order of events, and take no more."""
+        backend, job, idle = backend(), PlainJob(), []
+        serial = backend.execute_plain(job)
         backend.batches.close(lambda: idle.append(True))
         execution = (serial, 0, 1, None)
         with_it = execution if is_merged else None
@@ -870,8 +875,8 @@ class TestKnown:
 
     def test_close_with_the_answer_last(self, backend):
         """The answer may be the last event."""
-        backend, job, idle = backend(), KnownJob(), []
-        serial = backend.execute_known(job)
+        backend, job, idle = backend(), PlainJob(), []
+        serial = backend.execute_plain(job)
         backend.batches.close(lambda: idle.append(True))
         backend.batches.executed(serial, 0, 1)
         assert not idle
@@ -881,8 +886,8 @@ class TestKnown:
     @pytest.mark.parametrize("is_encoded", [False, True])
     def test_give_up(self, backend, is_encoded):
         """It is answered for the backend, whose own answer is not heard; it has come to its end all the same."""
-        backend, job, idle = backend(), KnownJob(), []
-        serial = backend.execute_known(job)
+        backend, job, idle = backend(), PlainJob(), []
+        serial = backend.execute_plain(job)
         backend.batches.close(lambda: idle.append(True))
         backend.batches.give_up(InferenceError("gone"))
         assert [outcome.message for outcome in job.outcomes] == ["gone"]
@@ -901,8 +906,8 @@ class TestKnown:
     def make_quick(self, backend):
         """Have the instance take as many requests as it ever does."""
         for _ in range(100):
-            job = KnownJob()
-            serial = backend.execute_known(job)
+            job = PlainJob()
+            serial = backend.execute_plain(job)
             backend.batches.encoded(job, b"response", self.times(job), (serial, 0, 1, None))
         return backend
 
@@ -911,7 +916,7 @@ class TestKnown:
         backend = self.make_quick(backend())
         backend.handle.clients.clear()
         for _ in range(CAPACITY_MAX - 1):
-            backend.execute_known(KnownJob())
+            backend.execute_plain(PlainJob())
         few = backend.handle.clients.index(None)
         assert backend.handle.clients == ["7"] * few + [None] * (CAPACITY_MAX - 1 - few)
         assert 0 < few < CAPACITY_MAX - 1
@@ -920,8 +925,8 @@ class TestKnown:
     def test_sent(self, backend, rest):
         """The duration ends with the sending, whenever the event arrives, also if the backend reports no times."""
         for times in (True, None):
-            made, job = backend(), KnownJob()
-            serial = made.execute_known(job)
+            made, job = backend(), PlainJob()
+            serial = made.execute_plain(job)
             at = job.arrived_ns
             reported = self.times(job) if times else None
             made.batches.sent(job, rest, at + 100, True, reported, (serial, at, at + 20, None))
@@ -933,8 +938,8 @@ class TestKnown:
 
     def test_sent_and_released_later(self, backend):
         """It is over with its release."""
-        backend, job, idle = backend(), KnownJob(), []
-        serial = backend.execute_known(job)
+        backend, job, idle = backend(), PlainJob(), []
+        serial = backend.execute_plain(job)
         backend.batches.sent(job, None, job.arrived_ns, False, None, None)
         assert job.rests == [None]
         backend.batches.close(lambda: idle.append(True))
@@ -947,8 +952,8 @@ class TestKnown:
     @pytest.mark.parametrize("is_merged", [False, True])
     def test_close_with_what_was_sent(self, backend, is_merged):
         """The batches are idle when the event of the sent response has arrived."""
-        backend, job, idle = backend(), KnownJob(), []
-        serial = backend.execute_known(job)
+        backend, job, idle = backend(), PlainJob(), []
+        serial = backend.execute_plain(job)
         backend.batches.close(lambda: idle.append(True))
         backend.batches.sent(
             job, None, job.arrived_ns, True, self.times(job), (serial, 0, 1, None) if is_merged else None
@@ -960,9 +965,9 @@ class TestKnown:
 
     def test_give_up_what_is_being_sent(self, backend):
         """It is not answered a second time."""
-        backend, sending, other = backend(), KnownJob(), KnownJob()
-        serial = backend.execute_known(sending)
-        backend.execute_known(other)
+        backend, sending, other = backend(), PlainJob(), PlainJob()
+        serial = backend.execute_plain(sending)
+        backend.execute_plain(other)
         backend.handle.sending = (serial,)
         backend.batches.give_up(InferenceError("gone"))
         assert sending.outcomes == []
@@ -981,12 +986,12 @@ class TestKnown:
         """Quick requests may be there by the dozen, and each that comes back frees its place."""
         backend = backend()
         for _ in range(100):
-            job = KnownJob()
-            serial = backend.execute_known(job)
+            job = PlainJob()
+            serial = backend.execute_plain(job)
             backend.batches.encoded(job, b"response", self.times(job), (serial, 0, 1, None))
         assert backend.batches.capacity == CAPACITY_MAX
-        jobs = [KnownJob() for _ in range(CAPACITY_MAX)]
-        serials = [backend.execute_known(job) for job in jobs]
+        jobs = [PlainJob() for _ in range(CAPACITY_MAX)]
+        serials = [backend.execute_plain(job) for job in jobs]
         assert backend.batches.capacity == 0
         for index, (job, serial) in enumerate(zip(jobs, serials, strict=True)):
             backend.batches.encoded(job, b"response", self.times(job), (serial, 0, 1, None))
@@ -1009,13 +1014,13 @@ class TestLending:
         return made
 
     def lend(self, backend, connection=None):
-        return backend.batches.lend("known", connection or Connection(), b"data", 1, 2)
+        return backend.batches.lend(connection or Connection(), b"data")
 
     def test_lent(self, quick):
         """With a socket of its own."""
         connection = Connection()
         assert self.lend(quick, connection) == "lent"
-        assert quick.handle.lendings == [("known", connection, b"data", 1, 2, "7")]
+        assert quick.handle.lendings == [(connection, b"data", "7")]
 
     def test_without_a_socket(self, quick):
         """A connection without a socket cannot be lent."""
@@ -1068,7 +1073,7 @@ class TestLending:
 
     def test_adopted(self, backend):
         """It is a batch like others, which was given to the backend when it arrived."""
-        backend, job = backend(), KnownJob()
+        backend, job = backend(), PlainJob()
         capacity = backend.batches.capacity
         backend.batches.adopt(job, 1 << 62)
         assert (job.instance, job.serial) == (backend.batches, 1 << 62)

@@ -831,7 +831,7 @@ class Life:
     down = ""
     is_ready = True
     is_idle = False
-    known = None
+    plain = None
 
     def __init__(self, spec, memory, model):
         self.stub = Stub(self.name, memory.region)

@@ -3,8 +3,8 @@
 
 // The first byte of a request's input IN (UINT8) selects an action; most of them return IN as OUT. So requests with
 // equal heads are answered in different ways. Postponed work is done by the request with kGo, on a thread of its own.
-// At kFence, and after the answer of kWait, Execute waits for KnownLetGo; KnownAwaitFence waits until it does.
-// KnownNotes returns the second bytes of the requests with kNote, in the order of their execution.
+// At kFence, and after the answer of kWait, Execute waits for PlainLetGo; PlainAwaitFence waits until it does.
+// PlainNotes returns the second bytes of the requests with kNote, in the order of their execution.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -68,7 +68,7 @@ std::vector<std::function<void()>> later;
 // The second bytes of requests with kNote.
 std::vector<uint8_t> notes;
 
-// Waits for KnownLetGo. When KnownAwaitFence returns, all earlier work is done.
+// Waits for PlainLetGo. When PlainAwaitFence returns, all earlier work is done.
 void StandAtFence() {
   std::unique_lock lock(mutex);
   is_at_fence = true;
@@ -82,7 +82,7 @@ void Report(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* reques
 }
 
 void ReportBatch(TRITONBACKEND_ModelInstance* instance) {
-  Must(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, 7, 1, 2, 3, 4));
+  Must(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, 1, 1, 2, 3, 4));
 }
 
 // All properties of a request that a backend can read, except the addresses of its inputs.
@@ -259,21 +259,21 @@ TRITONSERVER_Error* Do(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Requ
 
 extern "C" {
 
-__attribute__((visibility("default"))) void KnownAwaitFence() {
+__attribute__((visibility("default"))) void PlainAwaitFence() {
   std::unique_lock lock(mutex);
   changed.wait(lock, [] { return is_at_fence && !is_seen; });
   is_seen = true;
 }
 
 // No effect if nothing waits.
-__attribute__((visibility("default"))) void KnownLetGo() {
+__attribute__((visibility("default"))) void PlainLetGo() {
   const std::lock_guard lock(mutex);
   let_go = is_at_fence;
   changed.notify_all();
 }
 
 // The number of notes since the last call, of which as many are written as there is room for.
-__attribute__((visibility("default"))) size_t KnownNotes(uint8_t* told, size_t room) {
+__attribute__((visibility("default"))) size_t PlainNotes(uint8_t* told, size_t room) {
   const std::lock_guard lock(mutex);
   const size_t count = notes.size();
   std::copy_n(notes.begin(), std::min(room, count), told);

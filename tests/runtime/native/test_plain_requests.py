@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that native code finds in bodies because they are known, and responses that it encodes.
+"""Requests that native code finds in bodies because they are plain, and responses that it encodes.
 
-The first byte of a request's contents is the action of tests/native/known.cc.
+The first byte of a request's contents is the action of tests/native/plain.cc.
 """
 
 import ctypes
@@ -15,10 +15,11 @@ from contextlib import suppress
 
 import pytest
 
+from pyruntime.runtime.frontends.http.plain_exchange import PLAIN_BYTES_MAX
 from pyruntime.runtime.native import _triton
 from pyruntime.utils.errors import Code
 
-from .known import (
+from .plain import (
     ALL_LATER,
     DOCUMENT,
     ECHO,
@@ -48,278 +49,306 @@ from .known import (
     UNTIL_CANCELLED,
     WAIT,
     Job,
+    answer,
     contents,
-    plain,
-    wire,
+    described,
+    document,
+    tensor,
 )
 
 ECHOED = [("OUT", "UINT8", [SIZE], contents(ECHO))]
 
 
-class TestFound:
-    """The bodies that are found, and the requests that the backend gets."""
+class TestRead:
+    """The bodies that are read, and the requests that the backend gets."""
 
     def test_one_event(self, requests):
         """A backend that is done when Execute returns causes one event, which says all of it."""
-        job = requests.act(requests.known(), ECHO)
-        ((what, found, failure, outputs, parameters, times, execution),) = requests.settled()
-        assert (what, found, failure, plain(outputs), parameters, times) == ("answered", job, None, ECHOED, None, TIMES)
+        job = requests.act(requests.plain(), ECHO)
+        assert (job.rows, job.id) == (1, "")
+        ((what, found, response, times, execution),) = requests.settled()
+        assert (what, found, response, times) == ("encoded", job, HEAD + contents(ECHO), TIMES)
         serial, start_ns, end_ns, reported = execution
         assert (serial, reported) == (job.serial, REPORTED)
         assert 0 < start_ns <= end_ns
 
     @pytest.mark.parametrize(
-        "fields",
+        ("members", "fields"),
         [
-            {},
-            {"correlation": 7, "flags": 3, "timeout": 1000},
-            {"correlation": "text", "outputs": ["OUT"]},
-            {"parameters": {"a": 1, "b": "x\0y", "c": True, "d": 0.5, "e": ""}, "outputs": ["OUT2", "OUT"]},
-            {"timeout": 2**64 - 1, "flags": 2**32 - 1, "correlation": 2**64 - 1},
+            ({}, {}),
+            (
+                {"parameters": {"sequence_id": 7, "sequence_start": True, "sequence_end": True, "priority": 3}},
+                {"correlation": 7, "flags": 3},
+            ),
+            (
+                {"parameters": {"sequence_id": "text"}, "outputs": [{"name": "OUT", "parameters": {}}]},
+                {"correlation": "text", "outputs": ["OUT"]},
+            ),
+            (
+                {"parameters": {"a": 1, "b": "x y", "c": True, "d": False, "e": ""}, "id": "me"},
+                {"parameters": {"a": 1, "b": "x y", "c": True, "d": False, "e": ""}, "id": "me"},
+            ),
+            (
+                {"outputs": [{"name": "OUT2", "parameters": {"binary_data": True}}, {"name": "OUT"}]},
+                {"outputs": ["OUT2", "OUT"]},
+            ),
         ],
     )
-    def test_told_the_same(self, requests, fields):
-        """The backend sees a known request as any other request with the same contents."""
-        usual = {"correlation": 0, "flags": 0, "timeout": 0, "outputs": None, "parameters": ""} | fields
-        parts = [contents(TELL), b"", b"abcdefgh", b"\0\xff"]
-        shapes = ([SIZE], [0, 3], [2, 1], [2, 1, 1])
-        names = ("IN", "EMPTY", "FP", "BYTES")
-        kinds = ("UINT8", "INT64", "FP32", "INT8")
+    def test_told_the_same(self, requests, members, fields):
+        """The backend sees a plain request as any other request with the same contents."""
+        usual = {"id": "", "correlation": 0, "flags": 0, "timeout": 0, "outputs": None, "parameters": ""} | fields
+        parts = [contents(TELL), b"", b"abcdefgh", b"\x02\0\0\0ab"]
+        shapes = ([SIZE], [0, 3], [2, 1], [1])
+        names = ("IN", "EMPTY", "FP", "TEXT")
+        kinds = ("UINT8", "INT64", "FP32", "BYTES")
         body = b"".join(parts)
         memory = ctypes.create_string_buffer(body, len(body))
-        tensors, at = [], 0
-        for name, kind, shape, part in zip(names, kinds, shapes, parts, strict=True):
+        tensors, inputs, declared, at = [], [], [], 0
+        for name, kind, shape, part, size in zip(names, kinds, shapes, parts, (1, 8, 4, 0), strict=True):
             tensors.append((name, kind, shape, at, len(part), 0, 0))
+            inputs.append(tensor(name, kind, shape, len(part)))
+            declared.append((name, kind, size, [-1] * len(shape), True))
             at += len(part)
-        request = ["", *usual.values(), tensors, "", None]
-        requests.instance.execute([Job()], [request], 1000, ctypes.addressof(memory))
-        known = _triton.KnownRequest(requests.model, DOCUMENT, len(DOCUMENT) + len(body), request)
-        told = []
-        for give in (lambda: None, lambda: requests.give(known, DOCUMENT + body)):
-            give()
-            (event, *_) = requests.settled()
-            told.append(bytes(event[3][0][3]).decode(errors="replace").partition("\naligned "))
-        assert told[0][0] == told[1][0]
-        assert "input BYTES" in told[0][0]
-        assert told[1][2] == "1"
+        requests.instance.execute([Job()], [[*usual.values(), tensors, "", None]], 1000, ctypes.addressof(memory))
+        (event, *_) = requests.settled()
+        expected = bytes(event[3][0][3]).partition(b"\naligned ")[0]
+        head = document(*inputs, **members)
+        assert requests.give(requests.plain(inputs=declared), head + body, document_length=len(head)).id == usual["id"]
+        ((_, _, response, *_),) = requests.settled()
+        told, _, aligned = response.partition(b'"outputs"')[2].partition(b"]}")[2].partition(b"\naligned ")
+        assert told == expected
+        assert b"input TEXT" in told
+        assert aligned == b"1"
 
     def test_a_place_in_the_data(self, requests):
         """The body begins anywhere, and ends with the data; its contents are aligned nevertheless."""
-        known = requests.known()
+        plain = requests.plain()
         for at in (0, 1, 63, 100, 8191):
-            assert requests.give(known, b"x" * at + DOCUMENT + contents(TELL), at=at)
-            ((*_, outputs, _, _, _),) = requests.settled()
-            assert bytes(outputs[0][3]).endswith(b"\naligned 1")
-            assert contents(TELL) in bytes(outputs[0][3])
+            assert requests.give(plain, b"x" * at + DOCUMENT + contents(TELL), at=at)
+            ((_, _, response, *_),) = requests.settled()
+            assert response.endswith(b"\naligned 1")
+            assert contents(TELL) in response
 
     def test_copied(self, requests):
         """Of the data nothing is needed when the call returns."""
         data = DOCUMENT + contents(WAIT)
         count = sys.getrefcount(data)
-        job = requests.give(requests.known(), data)
+        job = requests.give(requests.plain(), data)
         assert sys.getrefcount(data) == count
-        requests.library.KnownAwaitFence()
+        requests.library.PlainAwaitFence()
         requests.let_go()
         assert requests.settled()[0][1] is job
 
     @pytest.mark.parametrize(
-        ("body", "at"),
+        ("body", "at", "length"),
         [
-            (DOCUMENT + contents(ECHO)[:-1], 0),
-            (DOCUMENT + contents(ECHO) + b"x", 0),
-            (DOCUMENT[:-1] + b"?" + contents(ECHO), 0),
-            (b"?" + DOCUMENT[1:] + contents(ECHO), 0),
-            (DOCUMENT, 0),
-            (b"", 0),
-            (DOCUMENT + contents(ECHO), 1),
-            (DOCUMENT + contents(ECHO), 1000),
-            (DOCUMENT + contents(ECHO), sys.maxsize),
-            (DOCUMENT + contents(ECHO), -1),
-            (DOCUMENT + contents(ECHO), -len(DOCUMENT)),
+            (DOCUMENT + contents(ECHO)[:-1], 0, len(DOCUMENT)),
+            (DOCUMENT + contents(ECHO) + b"x", 0, len(DOCUMENT)),
+            (DOCUMENT[:-1] + b"?" + contents(ECHO), 0, len(DOCUMENT)),
+            (b"?" + DOCUMENT[1:] + contents(ECHO), 0, len(DOCUMENT)),
+            (DOCUMENT, 0, len(DOCUMENT)),
+            (b"", 0, 0),
+            (DOCUMENT + contents(ECHO), 1, len(DOCUMENT)),
+            (DOCUMENT + contents(ECHO), 1000, len(DOCUMENT)),
+            (DOCUMENT + contents(ECHO), sys.maxsize, len(DOCUMENT)),
+            (DOCUMENT + contents(ECHO), -1, len(DOCUMENT)),
+            (DOCUMENT + contents(ECHO), 0, len(DOCUMENT) + 1),
+            (DOCUMENT + contents(ECHO), 0, sys.maxsize),
+            (DOCUMENT + contents(ECHO), 0, -1),
+            (DOCUMENT + contents(ECHO), 0, 0),
+            (DOCUMENT.replace(b"true", b"null") + contents(ECHO), 0, len(DOCUMENT)),
+            (DOCUMENT.replace(b"true", b"false") + contents(ECHO), 0, len(DOCUMENT) + 1),
         ],
     )
-    def test_unknown(self, requests, body, at):
-        """Data that is shorter, longer, or begins otherwise is not found, and its job is not kept."""
+    def test_not_plain(self, requests, body, at, length):
+        """Data that is shorter, longer, or no plain request, is not read, and its job is not kept."""
         job = Job()
         count = sys.getrefcount(job)
-        assert requests.give(requests.known(), body, job, at) is None
+        assert requests.give(requests.plain(), body, job, at, length) is None
         assert sys.getrefcount(job) == count
-        requests.act(requests.known(), ECHO)
+        requests.act(requests.plain(), ECHO)
         assert len(requests.settled()) == 1
 
-    def test_no_contents(self, requests):
-        """A body may be all document."""
-        known = requests.known(size=0)
-        job = requests.give(known, DOCUMENT)
-        ((_, found, _, outputs, *_),) = requests.settled()
-        assert found is job
-        assert plain(outputs) == [("OUT", "UINT8", [0], b"")]
-        known.remember(HEAD, [("OUT", "UINT8", [0], 0)])
-        requests.give(known, DOCUMENT)
-        ((_, _, response, *_),) = requests.settled()
-        assert response == HEAD
+    @pytest.mark.parametrize(
+        "members",
+        [
+            {"parameters": {"timeout": 1000}},
+            {"parameters": {"own": 0.5}},
+            {"parameters": {"binary_data_output": False}},
+            {"outputs": [{"name": "OUT", "parameters": {"binary_data": False}}]},
+            {"outputs": [{"name": "OUT", "parameters": {"classification": 1}}]},
+            {"outputs": [{"name": "NONE"}]},
+            {"id": 7},
+            {"more": 1},
+        ],
+    )
+    def test_what_python_must_see(self, requests, members):
+        """Timeouts, of whose lack of an effect Python warns; outputs that are not binary; and what is wrong."""
+        head = document(tensor("IN", "UINT8", [SIZE], SIZE), **members)
+        assert requests.give(requests.plain(), head + contents(ECHO), document_length=len(head)) is None
+
+    def test_another_shape_each(self, requests):
+        """The size of a request has nothing to do with that of an earlier one."""
+        plain = requests.plain()
+        for size in (1, 7, 5000, 0, 16_000, 2):
+            head = document(tensor("IN", "UINT8", [size], size), id=str(size))
+            data = contents(ECHO, size)
+            requests.give(plain, head + data, document_length=len(head))
+            ((what, job, response, *_),) = requests.settled()
+            assert (what, job.id) == ("encoded", str(size))
+            assert response == answer(("OUT", "UINT8", [size], data), id=str(size))
+
+    def test_the_longest(self, requests):
+        """A longer body is left to Python, which reads it into shared memory."""
+        for size, found in ((PLAIN_BYTES_MAX, True), (PLAIN_BYTES_MAX + 1, False)):
+            head = document(tensor("IN", "UINT8", [16_000], 16_000))
+            head += b" " * (size - 16_000 - len(head))
+            given = requests.give(requests.plain(), head + contents(ECHO, 16_000), document_length=len(head))
+            assert (given is not None) is found
+            requests.settled()
+
+    def test_rows(self, requests):
+        """As many as the first dimension has, where the model has batches, and not more than it takes."""
+        plain = requests.plain(inputs=[("IN", "UINT8", 1, [-1, -1], True)], rows_max=4)
+        for shape, rows in (([4, 2], 4), ([1, 8], 1), ([8, 1], None)):
+            head = document(tensor("IN", "UINT8", shape, SIZE))
+            job = requests.give(plain, head + contents(ECHO), document_length=len(head))
+            assert (job and job.rows) == rows
+            requests.settled()
 
     def test_of_another_model(self, requests, make):
-        """A request that is known for one model is not known for another."""
+        """What reads the requests to one model reads none of another."""
         other = make()
-        assert other.give(requests.known(), DOCUMENT + contents(ECHO)) is None
+        assert other.give(requests.plain(), DOCUMENT + contents(ECHO)) is None
 
     def test_an_instance_that_is_not_initialized(self, requests):
         """It takes none, neither before nor after."""
-        known = requests.known()
+        plain = requests.plain()
         fresh = _triton.Instance(requests.model, None, "fresh", 2, 0, False, [], [], "{}")
         job = Job()
         count = sys.getrefcount(job)
         for step in (lambda: None, lambda: (fresh.initialize(), fresh.finalize())):
             step()
-            assert not fresh.execute_known(known, job, DOCUMENT + contents(ECHO), 0, 1, None)
+            assert fresh.execute_plain(plain, job, DOCUMENT + contents(ECHO), 0, len(DOCUMENT), 1, None) is None
         assert sys.getrefcount(job) == count
 
     @pytest.mark.parametrize(
         "arguments",
         [
-            ("known", Job(), b"", 0, 1, None),
-            (None, Job(), b"", 0, 1, None),
-            (..., Job(), "text", 0, 1, None),
-            (..., Job(), memoryview(b""), 0, 1, None),
-            (..., Job(), b"", "at", 1, None),
-            (..., Job(), b"", 0, 1),
+            ("plain", Job(), b"", 0, 0, 1, None),
+            (None, Job(), b"", 0, 0, 1, None),
+            (..., Job(), "text", 0, 0, 1, None),
+            (..., Job(), memoryview(b""), 0, 0, 1, None),
+            (..., Job(), b"", "at", 0, 1, None),
+            (..., Job(), b"", 0, "length", 1, None),
+            (..., Job(), b"", 0, 0, 1),
         ],
     )
     def test_wrong_arguments(self, requests, arguments):
         """Arguments of a wrong type are refused."""
-        known = requests.known()
+        plain = requests.plain()
         with pytest.raises(TypeError):
-            requests.instance.execute_known(*[known if each is ... else each for each in arguments])
+            requests.instance.execute_plain(*[plain if each is ... else each for each in arguments])
 
     @pytest.mark.parametrize(
-        ("arguments", "error"),
+        "arguments",
         [
-            ((DOCUMENT, len(DOCUMENT) - 1, wire(0)), ValueError),
-            ((DOCUMENT, -1, wire(0)), ValueError),
-            (("text", 100, wire()), TypeError),
-            ((DOCUMENT, "size", wire()), TypeError),
-            ((DOCUMENT, 100, []), IndexError),
-            ((DOCUMENT, 100, wire()[:-1]), IndexError),
-            ((DOCUMENT, 100, wire(timeout=-1)), OverflowError),
-            ((DOCUMENT, 100, wire(timeout=2**64)), OverflowError),
+            (5, [], 0),
+            ([], 5, 0),
+            ([5], [], 0),
+            ([], [5], 0),
+            ([("IN",)], [], 0),
+            ([("IN", "UINT8", 1, [-1])], [], 0),
+            ([("IN", 5, 1, [-1], True)], [], 0),
+            ([("IN", "UINT8", 1, -1, True)], [], 0),
+            ([("IN", "UINT8", 1, [1] * 33, True)], [], 0),
+            ([("IN", "UINT8", 1, [1], True)] * 65, [], 0),
+            ([], [("OUT", "UINT8")], 0),
+            ([], [("OUT", "UINT8", ["x"])], 0),
+            ([], [], "rows"),
         ],
     )
-    def test_what_cannot_be_known(self, requests, arguments, error):
-        """A pattern that makes no sense is refused."""
-        with pytest.raises((error, TypeError, ValueError)):
-            _triton.KnownRequest(requests.model, *arguments)
+    def test_what_no_model_declares(self, requests, arguments):
+        """A declaration that makes no sense, or is too large, is refused."""
+        with pytest.raises((TypeError, ValueError)):
+            _triton.PlainRequests(requests.model, *arguments)
 
     def test_cancel(self, requests):
         """It is found by its number."""
-        job = requests.act(requests.known(), UNTIL_CANCELLED)
+        job = requests.act(requests.plain(), UNTIL_CANCELLED)
         requests.instance.cancel(requests.serial)
         ((what, found, *_),) = requests.settled()
-        assert (what, found) == ("answered", job)
+        assert (what, found) == ("encoded", job)
 
 
-class TestRemembered:
-    """Responses that are put into words."""
+class TestWords:
+    """Responses that native code writes, as Python would."""
 
-    def test_encoded(self, requests):
-        """The remembered head and the contents, in one event."""
-        known = requests.remember(requests.known())
-        for _ in range(3):
-            job = requests.act(known, ECHO)
-            ((what, found, response, times, execution),) = requests.settled()
-            assert (what, found, response, times) == ("encoded", job, HEAD + contents(ECHO), TIMES)
-            assert (execution[0], execution[3]) == (job.serial, REPORTED)
+    @pytest.mark.parametrize(
+        ("action", "outputs"),
+        [
+            (ECHO, [("OUT", "UINT8", [SIZE], contents(ECHO))]),
+            (OTHER_NAME, [("OUT2", "UINT8", [SIZE], contents(OTHER_NAME))]),
+            (SHORTER, [("OUT", "UINT8", [SIZE - 1], contents(SHORTER)[:-1])]),
+            (TWO_OUTPUTS, [(name, "UINT8", [SIZE], contents(TWO_OUTPUTS)) for name in ("OUT", "OUT2")]),
+            (NO_OUTPUT, []),
+        ],
+    )
+    @pytest.mark.parametrize("id", ["", "a 1"])
+    def test_encoded(self, requests, action, outputs, id):
+        """The bytes are those of the encoder in Python, for any outputs."""
+        head = document(tensor("IN", "UINT8", [SIZE], SIZE), **({"id": id} if id else {}))
+        job = requests.give(requests.plain(), head + contents(action), document_length=len(head))
+        ((what, found, response, times, execution),) = requests.settled()
+        assert (what, found, response, times) == ("encoded", job, answer(*outputs, id=id), TIMES)
+        assert (execution[0], execution[3]) == (job.serial, REPORTED)
 
     @pytest.mark.parametrize(
         ("action", "outputs", "parameters"),
         [
-            (OTHER_NAME, [("OUT2", "UINT8", [SIZE], contents(OTHER_NAME))], None),
             (OTHER_DATATYPE, [("OUT", "INT8", [SIZE], contents(OTHER_DATATYPE))], None),
             (OTHER_SHAPE, [("OUT", "UINT8", [1, SIZE], contents(OTHER_SHAPE))], None),
-            (SHORTER, [("OUT", "UINT8", [SIZE - 1], contents(SHORTER)[:-1])], None),
             (PARAMETER, [("OUT", "UINT8", [SIZE], contents(PARAMETER))], {"number": 5}),
-            (TWO_OUTPUTS, [(name, "UINT8", [SIZE], contents(TWO_OUTPUTS)) for name in ("OUT", "OUT2")], None),
-            (NO_OUTPUT, [], None),
         ],
     )
     def test_others(self, requests, action, outputs, parameters):
-        """A response that differs in more than contents comes as it is; the next one that does not is encoded."""
-        known = requests.remember(requests.known())
-        requests.act(known, action)
+        """A response with parameters, or with outputs that are not as declared, comes as it is."""
+        plain = requests.plain()
+        requests.act(plain, action)
         ((what, _, failure, found, *rest),) = requests.settled()
-        assert (what, failure, plain(found), rest[0], rest[1]) == ("answered", None, outputs, parameters, TIMES)
-        requests.act(known, ECHO)
+        assert (what, failure, described(found), rest[0], rest[1]) == ("answered", None, outputs, parameters, TIMES)
+        requests.act(plain, ECHO)
         ((what, *_),) = requests.settled()
         assert what == "encoded"
 
     @pytest.mark.parametrize(
-        "outputs",
+        "declared",
         [
-            [("OUT2", "UINT8", [SIZE], SIZE)],
-            [("OUT", "INT8", [SIZE], SIZE)],
-            [("OUT", "BYTES", [SIZE], SIZE)],
-            [("OUT", "UINT8", [1, SIZE], SIZE)],
-            [("OUT", "UINT8", [], SIZE)],
-            [("OUT", "UINT8", [SIZE], SIZE + 1)],
-            [("OUT", "UINT8", [SIZE], 0)],
-            [("OUT", "UINT8", [SIZE], SIZE)] * 2,
+            [("OUT2", "UINT8", [-1])],
+            [("OUT", "INT8", [-1])],
+            [("OUT", "UINT8", [SIZE + 1])],
+            [("OUT", "UINT8", [-1, -1])],
+            [("OUT", "UINT8", [])],
             [],
         ],
     )
-    def test_nothing_like_it(self, requests, outputs):
-        """A remembered head is used only if all outputs are like the remembered ones."""
-        known = requests.known()
-        known.remember(HEAD, outputs)
-        requests.act(known, ECHO)
+    def test_not_as_declared(self, requests, declared):
+        """Python, which tells the author, writes such a response."""
+        requests.act(requests.plain(outputs=declared), ECHO)
         ((what, _, _, found, *_),) = requests.settled()
-        assert (what, plain(found)) == ("answered", ECHOED)
+        assert (what, described(found)) == ("answered", ECHOED)
 
-    def test_several_outputs(self, requests):
-        """Their contents in the order in which the backend has made them; the order counts, too."""
-        known = requests.known()
-        tensors = [("OUT", "UINT8", [SIZE], SIZE), ("OUT2", "UINT8", [SIZE], SIZE)]
-        known.remember(HEAD, tensors)
-        requests.act(known, TWO_OUTPUTS)
-        ((what, _, response, *_),) = requests.settled()
-        assert (what, response) == ("encoded", HEAD + contents(TWO_OUTPUTS) * 2)
-        known.remember(HEAD, tensors[::-1])
-        requests.act(known, TWO_OUTPUTS)
-        assert requests.settled()[0][0] == "answered"
+    @pytest.mark.parametrize("dim", [SIZE, -1])
+    def test_as_declared(self, requests, dim):
+        """A dimension is the declared one, or any."""
+        requests.act(requests.plain(outputs=[("OUT", "UINT8", [dim])]), ECHO)
+        assert requests.settled()[0][0] == "encoded"
 
-    def test_no_output(self, requests):
-        """A response may be nothing but a head."""
-        known = requests.known()
-        known.remember(HEAD, ())
-        requests.act(known, NO_OUTPUT)
-        ((what, _, response, *_),) = requests.settled()
-        assert (what, response) == ("encoded", HEAD)
-
-    def test_another_one(self, requests):
-        """The latest response is remembered; a request under way uses the one from its beginning."""
-        known = requests.remember(requests.known())
-        requests.hold(known)
-        known.remember(b"other", [("OUT", "UINT8", [SIZE], SIZE)])
-        requests.let_go()
-        ((what, _, response, *_),) = requests.settled()
-        assert (what, response) == ("encoded", HEAD + contents(WAIT))
-        requests.act(known, ECHO)
-        ((what, _, response, *_),) = requests.settled()
-        assert (what, response) == ("encoded", b"other" + contents(ECHO))
-
-    @pytest.mark.parametrize("outputs", [None, 5, [5], [("OUT",)], [["OUT", "UINT8", [1], 1]], [("OUT", 5, [1], 1)]])
-    def test_no_outputs_at_all(self, requests, outputs):
-        """A remembered response is kept if its replacement is invalid."""
-        known = requests.remember(requests.known())
-        with pytest.raises((TypeError, ValueError)):
-            known.remember(b"other", outputs)
-        requests.act(known, ECHO)
-        assert requests.settled()[0][2] == HEAD + contents(ECHO)
-
-    def test_nobody_else_knows_it(self, requests):
+    def test_the_reader_is_gone(self, requests):
         """It is kept by those that need it."""
-        known = requests.remember(requests.known())
-        job = requests.hold(known)
-        del known
+        plain = requests.plain()
+        job = requests.hold(plain)
+        del plain
         gc.collect()
         requests.let_go()
         ((what, found, response, *_),) = requests.settled()
@@ -339,31 +368,31 @@ class TestSent:
         for each in ends:
             each.close()
 
-    def give(self, requests, known, client, action=ECHO):
+    def give(self, requests, plain, client, action=ECHO):
         job = Job()
         requests.serial += 1
         job.serial = requests.serial
         body = DOCUMENT + contents(action)
-        assert requests.instance.execute_known(known, job, body, 0, job.serial, client)
+        job.rows, job.id = requests.instance.execute_plain(plain, job, body, 0, len(DOCUMENT), job.serial, client)
         requests.instance.wake()
         return job
 
     def test_sent(self, requests, ends):
         """The client has it, and one event says all the rest."""
         client = _triton.ClientSocket(ends[0].fileno())
-        known = requests.remember(requests.known())
+        plain = requests.plain()
         for _ in range(3):
-            job = self.give(requests, known, client)
+            job = self.give(requests, plain, client)
             ((what, found, rest, sent_ns, released, times, execution),) = requests.settled()
             assert (what, found, rest, released, times) == ("sent", job, None, True, TIMES)
             assert execution[1] <= sent_ns <= execution[2]
             assert ends[1].recv(1000) == HEAD + contents(ECHO)
 
-    @pytest.mark.parametrize("action", [PARAMETER, OTHER_NAME, ERROR_RESPONSE, EXECUTE_FAILS, NO_OUTPUT])
+    @pytest.mark.parametrize("action", [PARAMETER, OTHER_SHAPE, ERROR_RESPONSE, EXECUTE_FAILS])
     def test_others(self, requests, ends, action):
-        """A response that is unlike the remembered one is left to Python."""
+        """A response that is not plain is left to Python."""
         client = _triton.ClientSocket(ends[0].fileno())
-        self.give(requests, requests.remember(requests.known()), client, action)
+        self.give(requests, requests.plain(), client, action)
         assert [event[0] for event in requests.settled()] == ["answered"]
         with pytest.raises(BlockingIOError):
             ends[1].recv(1)
@@ -376,7 +405,7 @@ class TestSent:
             with suppress(BlockingIOError):
                 while True:
                     filled += ends[0].send(piece)
-        job = self.give(requests, requests.remember(requests.known()), client)
+        job = self.give(requests, requests.plain(), client)
         ((what, found, left, *_),) = requests.settled()
         assert (what in ("encoded", "sent"), found) == (True, job)
         got = b""
@@ -389,9 +418,9 @@ class TestSent:
     def test_a_client_that_is_gone(self, requests, ends):
         """A response to a client that is gone counts as sent, so that Python does not try again."""
         client = _triton.ClientSocket(ends[0].fileno())
-        known = requests.remember(requests.known())
+        plain = requests.plain()
         ends[1].close()
-        self.give(requests, known, client)
+        self.give(requests, plain, client)
         ((what, _, rest, *_),) = requests.settled()
         assert (what, rest) == ("sent", None)
 
@@ -403,16 +432,16 @@ class TestSent:
             ends[1].recv(1)
         client.shut_down()
         assert ends[1].recv(1) == b""
-        self.give(requests, requests.remember(requests.known()), client)
+        self.give(requests, requests.plain(), client)
         ((what, _, rest, *_),) = requests.settled()
         assert (what, rest) == ("sent", None)
 
     def test_claimed(self, requests, ends):
         """A response that Python has claimed is not sent by native code; one that was sent cannot be claimed."""
         client = _triton.ClientSocket(ends[0].fileno())
-        known = requests.remember(requests.known())
-        requests.hold(known)
-        claimed = self.give(requests, known, client)
+        plain = requests.plain()
+        requests.hold(plain)
+        claimed = self.give(requests, plain, client)
         assert requests.instance.claim(claimed.serial)
         requests.let_go()
         held, (what, job, response, *_) = requests.settled()
@@ -420,8 +449,8 @@ class TestSent:
         assert (what, job, response) == ("encoded", claimed, HEAD + contents(ECHO))
         with pytest.raises(BlockingIOError):
             ends[1].recv(1)
-        sent = self.give(requests, known, client, WAIT)
-        requests.library.KnownAwaitFence()
+        sent = self.give(requests, plain, client, WAIT)
+        requests.library.PlainAwaitFence()
         assert not requests.instance.claim(sent.serial)
         requests.let_go()
         assert requests.settled()[0][0] == "sent"
@@ -438,7 +467,6 @@ class TestOnce:
     def names(self, requests):
         return [event[0] for event in requests.settled()]
 
-    @pytest.mark.parametrize("is_remembered", [False, True])
     @pytest.mark.parametrize(
         ("action", "failure", "times", "reported"),
         [
@@ -448,33 +476,33 @@ class TestOnce:
             (EXECUTE_FAILS, (int(Code.INVALID_ARG), "Execute fails"), None, False),
         ],
     )
-    def test_not_encoded(self, requests, action, failure, times, reported, is_remembered):
+    def test_not_encoded(self, requests, action, failure, times, reported):
         """Failures, and responses with other statistics, come as usual, in one event."""
-        known = requests.remember(requests.known()) if is_remembered else requests.known()
-        job = requests.act(known, action)
+        plain = requests.plain()
+        job = requests.act(plain, action)
         ((what, found, *rest, execution),) = requests.settled()
         assert (what, found, rest[0], rest[3], execution[3]) == ("answered", job, failure, times, reported)
         if failure is None:
-            assert plain(rest[1]) == [("OUT", "UINT8", [SIZE], contents(action))]
+            assert described(rest[1]) == [("OUT", "UINT8", [SIZE], contents(action))]
 
     def test_an_exception(self, requests):
         """It is a failure."""
-        requests.act(requests.remember(requests.known()), THROW)
+        requests.act(requests.plain(), THROW)
         ((what, _, failure, *_),) = requests.settled()
         assert (what, failure[0]) == ("answered", int(Code.INTERNAL))
 
     def test_another_thread(self, requests):
         """The thread that responds makes no difference."""
-        known = requests.remember(requests.known())
-        requests.act(known, OTHER_THREAD)
+        plain = requests.plain()
+        requests.act(plain, OTHER_THREAD)
         ((what, _, response, _, execution),) = requests.settled()
         assert (what, response) == ("encoded", HEAD + contents(OTHER_THREAD))
         assert execution is not None
 
     def test_taken_while_it_executes(self, requests):
         """An event that Python has taken is not changed: the end of Execute becomes an event of its own."""
-        known = requests.remember(requests.known())
-        job = requests.hold(known)
+        plain = requests.plain()
+        job = requests.hold(plain)
         requests.take()
         assert requests.events == [("encoded", job, HEAD + contents(WAIT), TIMES, None)]
         requests.events.clear()
@@ -485,11 +513,11 @@ class TestOnce:
     @pytest.mark.parametrize("is_taken", [False, True])
     def test_released_later(self, requests, is_taken):
         """The response waits for its release as long as Python does not take it."""
-        known = requests.remember(requests.known())
-        job = requests.act(known, RELEASE_LATER)
+        plain = requests.plain()
+        job = requests.act(plain, RELEASE_LATER)
         if is_taken:
             assert self.names(requests) == ["response", "executed"]
-        requests.act(known, GO)
+        requests.act(plain, GO)
         events = requests.settled()
         if is_taken:
             assert [event[0] for event in events] == ["released", "encoded"]
@@ -501,10 +529,10 @@ class TestOnce:
 
     def test_all_later(self, requests):
         """Execute returns first."""
-        known = requests.remember(requests.known())
-        job = requests.act(known, ALL_LATER)
+        plain = requests.plain()
+        job = requests.act(plain, ALL_LATER)
         assert self.names(requests) == ["executed"]
-        requests.act(known, GO)
+        requests.act(plain, GO)
         first, second = requests.settled()
         assert first == ("encoded", job, HEAD + contents(ALL_LATER), TIMES, None)
         assert second[0] == "encoded"
@@ -512,19 +540,19 @@ class TestOnce:
 
     def test_answered_later(self, requests):
         """A request may be released before it is answered."""
-        known = requests.remember(requests.known())
-        job = requests.act(known, RESPOND_LATER)
+        plain = requests.plain()
+        job = requests.act(plain, RESPOND_LATER)
         assert self.names(requests) == ["released", "executed"]
-        requests.act(known, GO)
+        requests.act(plain, GO)
         first, second = requests.settled()
         assert (first[0], first[1], first[2]) == ("response", job, True)
-        assert plain(first[4]) == [("OUT", "UINT8", [SIZE], contents(RESPOND_LATER))]
+        assert described(first[4]) == [("OUT", "UINT8", [SIZE], contents(RESPOND_LATER))]
         assert second[0] == "encoded"
 
     def test_reports_between(self, requests):
         """The end of Execute does not overtake a report after the answer: it becomes an event of its own."""
-        known = requests.remember(requests.known())
-        requests.act(known, TWO_REPORTS)
+        plain = requests.plain()
+        requests.act(plain, TWO_REPORTS)
         encoded, batch, executed = requests.settled()
         assert (encoded[0], encoded[4]) == ("encoded", None)
         assert batch == ("batch", requests.native, REPORTED)
@@ -532,8 +560,8 @@ class TestOnce:
 
     def test_lost(self, requests):
         """A request that its backend forgets fails."""
-        known = requests.remember(requests.known())
-        job = requests.act(known, LOST)
+        plain = requests.plain()
+        job = requests.act(plain, LOST)
         events = requests.settled()
         assert sorted(event[0] for event in events) == ["executed", "released", "response"]
         (response,) = [event for event in events if event[0] == "response"]
@@ -541,10 +569,9 @@ class TestOnce:
         assert "sent no final response" in response[3][1]
 
     def test_many_at_a_time(self, requests):
-        """Each request has its own answer, in order, known or not, and ends once."""
-        kinds = [requests.remember(requests.known()), requests.known(), requests.remember(requests.known())]
-        count = 600
-        jobs = [requests.act(kinds[number % 3], ECHO) for number in range(count)]
+        """Each request has its own answer, in order, whoever writes it, and ends once."""
+        plain, count = requests.plain(), 600
+        jobs = [requests.act(plain, PARAMETER if number % 3 == 1 else ECHO) for number in range(count)]
         events = requests.settled()
         answers = [event for event in events if event[0] != "executed"]
         assert [event[1] for event in answers] == jobs
@@ -554,8 +581,8 @@ class TestOnce:
         assert sorted(executed) == [*range(1, count + 1)]
 
     def test_many_instances(self, requests):
-        """One KnownRequest serves all instances of a model at a time, while Python takes the events."""
-        known = requests.remember(requests.known())
+        """One reader serves all instances of a model at a time, while Python takes the events."""
+        plain = requests.plain()
         instances = [
             _triton.Instance(requests.model, number, f"model_{number}", 2, 0, False, [], [], "{}")
             for number in range(3)
@@ -566,7 +593,9 @@ class TestOnce:
         def give(number):
             for serial in range(1, count + 1):
                 body = DOCUMENT + contents(ECHO)[:-4] + serial.to_bytes(4)
-                assert instances[number].execute_known(known, jobs[number, serial], body, 0, serial, None)
+                assert instances[number].execute_plain(
+                    plain, jobs[number, serial], body, 0, len(DOCUMENT), serial, None
+                )
                 instances[number].wake()
 
         for instance in instances:
@@ -598,11 +627,11 @@ class TestOnce:
 
     def test_finalize(self, requests):
         """Finalize waits for earlier requests, whose events are complete then."""
-        known = requests.remember(requests.known())
+        plain = requests.plain()
         instance = _triton.Instance(requests.model, "me", "model_1", 2, 0, False, [], [], "{}")
         instance.initialize()
         for serial in range(1, 51):
-            assert instance.execute_known(known, Job(), DOCUMENT + contents(ECHO), 0, serial, None)
+            assert instance.execute_plain(plain, Job(), DOCUMENT + contents(ECHO), 0, len(DOCUMENT), serial, None)
         instance.finalize()
         requests.take()
         assert len(requests._executed()) == 50
@@ -620,12 +649,11 @@ class TestOnce:
             [LOST, ECHO],
         ],
     )
-    @pytest.mark.parametrize("is_remembered", [False, True])
-    def test_jobs_are_given_back(self, requests, actions, is_remembered):
-        """Jobs and known requests are released with their last event at the latest."""
-        known = requests.remember(requests.known()) if is_remembered else requests.known()
+    def test_jobs_are_given_back(self, requests, actions):
+        """Jobs and plain requests are released with their last event at the latest."""
+        plain = requests.plain()
         for _ in range(20):
-            seen = [weakref.ref(requests.act(known, action)) for action in actions]
+            seen = [weakref.ref(requests.act(plain, action)) for action in actions]
             requests.settled()
             assert [each() for each in seen] == [None] * len(actions)
 
@@ -633,11 +661,11 @@ class TestOnce:
 class TestIdentity:
     """The usual backend."""
 
-    def run(self, made, known, contents):
+    def run(self, made, plain, head, contents):
         """The one event of a request, all of which is over before it is taken."""
         instance = _triton.Instance(made.model, None, "model_1", 2, 0, False, [], [], "{}")
         instance.initialize()
-        assert instance.execute_known(known, Job(), DOCUMENT + contents, 0, 1, None)
+        assert instance.execute_plain(plain, Job(), head + contents, 0, len(head), 1, None)
         instance.finalize()
         made.take()
         (event,) = made.events
@@ -645,29 +673,26 @@ class TestIdentity:
         return event
 
     def test_parameters(self, make):
-        """A request's parameters come again with each, and responses that have any are not encoded."""
+        """A request's parameters reach the backend, and responses that have any are not encoded."""
         made = make("identity.cc", ["OUTPUT0"])
-        tensors = [("INPUT0", "INT32", [2], 0, 8, 0, 0)]
+        plain = made.plain(inputs=[("INPUT0", "INT32", 4, [-1], True)], outputs=[("OUTPUT0", "INT32", [-1])])
         for parameters in ({}, {"a": 1, "b": "x"}):
-            wire = ["", 0, 0, 0, None, parameters or "", tensors, "", None]
-            known = _triton.KnownRequest(made.model, DOCUMENT, len(DOCUMENT) + 8, wire)
-            known.remember(HEAD, [("OUTPUT0", "INT32", [2], 8)])
-            for _ in range(3):
-                what, _, *rest = self.run(made, known, b"abcdefgh")
-                assert what == ("answered" if parameters else "encoded")
-                assert (rest[2] == parameters) if parameters else (rest[0] == HEAD + b"abcdefgh")
+            head = document(tensor("INPUT0", "INT32", [2], 8), parameters=parameters)
+            what, _, *rest = self.run(made, plain, head, b"abcdefgh")
+            assert what == ("answered" if parameters else "encoded")
+            expected = parameters or answer(("OUTPUT0", "INT32", [2], b"abcdefgh"))
+            assert (rest[2] if parameters else rest[0]) == expected
 
     @pytest.mark.parametrize("outputs", [None, ["OUTPUT0"], ["OUTPUT1"]])
     def test_outputs_that_are_asked_for(self, make, outputs):
         """Only these are made."""
         made = make("identity.cc", ["OUTPUT0", "OUTPUT1"])
-        tensors = [("INPUT0", "INT32", [1], 0, 4, 0, 0), ("INPUT1", "FP16", [0, 2], 4, 0, 0, 0)]
-        known = _triton.KnownRequest(
-            made.model, DOCUMENT, len(DOCUMENT) + 4, ["", 0, 0, 0, outputs, "", tensors, "", None]
+        plain = made.plain(
+            inputs=[("INPUT0", "INT32", 4, [-1], True), ("INPUT1", "FP16", 2, [-1, 2], True)],
+            outputs=[("OUTPUT0", "INT32", [-1]), ("OUTPUT1", "FP16", [-1, 2])],
         )
-        what, _, _, found, *_ = self.run(made, known, b"abcd")
-        assert what == "answered"
-        assert [name for name, *_ in found] == (outputs or ["OUTPUT0", "OUTPUT1"])
-        known.remember(HEAD, [(name, kind, shape, len(data)) for name, kind, shape, data in found])
-        what, _, response, *_ = self.run(made, known, b"efgh")
-        assert (what, response) == ("encoded", HEAD + (b"" if outputs == ["OUTPUT1"] else b"efgh"))
+        members = {} if outputs is None else {"outputs": [{"name": name} for name in outputs]}
+        head = document(tensor("INPUT0", "INT32", [1], 4), tensor("INPUT1", "FP16", [0, 2], 0), **members)
+        every = {"OUTPUT0": ("OUTPUT0", "INT32", [1], b"abcd"), "OUTPUT1": ("OUTPUT1", "FP16", [0, 2], b"")}
+        what, _, response, *_ = self.run(made, plain, head, b"abcd")
+        assert (what, response) == ("encoded", answer(*[every[name] for name in outputs or every]))

@@ -94,7 +94,9 @@ class PlainBatches(NativeBatches):
         """As `encoded`, for a response that was sent to the client except for `rest`; it may not be released."""
         if released and job not in self._answered:
             given_ns = self._jobs.pop(job)
-            self.times.request(job, times or (True, given_ns, given_ns, sent_ns, sent_ns), None, sent_ns)
+            spans = times or (True, given_ns, given_ns, sent_ns, sent_ns)
+            # A backend may be over with a request after its client has the response.
+            self.times.request(job, spans, None, max(sent_ns, spans[-1]))
         else:
             self._answer(job)
             if released:

@@ -79,7 +79,8 @@ class CountedEvent : public Event {
     const uint64_t spans[] = {
         Span(request.arrived_ns, times.exec_start_ns), Span(times.exec_start_ns, times.compute_start_ns),
         Span(times.compute_start_ns, times.compute_end_ns), Span(times.compute_end_ns, times.exec_end_ns),
-        Span(request.arrived_ns, request.sent_ns), Span(batch.exec_start_ns, batch.compute_start_ns),
+        // A backend may be over with a request after its client has the response.
+        Span(request.arrived_ns, std::max(request.sent_ns, times.exec_end_ns)), Span(batch.exec_start_ns, batch.compute_start_ns),
         Span(batch.compute_start_ns, batch.compute_end_ns), Span(batch.compute_end_ns, batch.exec_end_ns),
         Span(start, end)};
     for (size_t index = 0; index < sums_.size(); ++index) sums_[index] += spans[index];

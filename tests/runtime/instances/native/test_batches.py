@@ -936,6 +936,14 @@ class TestPlain:
             assert (statistics.success_count, statistics.execution_count) == (1, 1)
             assert statistics.compute_infer_ns == (4 if times else 100)
 
+    def test_over_after_it_is_sent(self, backend):
+        """The duration is never less than its parts, also if the backend is over with the request later."""
+        made, job = backend(), PlainJob()
+        serial = made.execute_plain(job)
+        at = job.arrived_ns
+        made.batches.sent(job, None, at + 10, True, self.times(job), (serial, at, at + 20, None))
+        assert made.statistics.success_ns == 15
+
     def test_sent_and_released_later(self, backend):
         """It is over with its release."""
         backend, job, idle = backend(), PlainJob(), []

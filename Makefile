@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-.PHONY: install serve test test-fast test-frameworks properties attack simulate docs wheel sanitize lint typecheck bench
+.PHONY: install serve test test-fast test-frameworks test-no-fast-path properties attack simulate docs wheel sanitize lint typecheck bench
 
 install:
 	scripts/install
@@ -16,6 +16,9 @@ test-fast:
 
 test-frameworks:
 	scripts/test-frameworks
+
+test-no-fast-path:
+	scripts/test --no-fast-path tests/e2e
 
 properties:
 	scripts/properties

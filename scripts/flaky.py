@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the tests that failed once more, alone and one after the other, and says which of them are flaky.
 
-Usage: flaky.py FAILURES KEPT      FAILURES: what `pytest --failures` wrote; KEPT: a folder for what both runs printed
+Usage: flaky.py FAILURES KEPT [OPTION...]
+
+FAILURES is what `pytest --failures` wrote, KEPT a folder for what both runs printed, and options are those of the first
+run of pytest.
 
 A test that passes now is flaky: an error of the test, or one that comes seldom, and the next one to be found. The run
 fails if a test fails again, or if more tests than FLAKY_MAX failed at first.
@@ -11,6 +14,7 @@ fails if a test fails again, or if more tests than FLAKY_MAX failed at first.
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 # More than chance explains, even on a machine that does other work besides.
@@ -31,11 +35,11 @@ def verdict(first: dict[str, str], again: dict[str, str]) -> tuple[list[str], bo
     return lines, not again and len(first) <= FLAKY_MAX
 
 
-def run_again(tests: list[str], kept: Path) -> dict[str, str]:
+def run_again(tests: list[str], kept: Path, options: Sequence[str] = ()) -> dict[str, str]:
     """Run tests in this order in one process, and return those that fail, with what they printed."""
     report = kept / "again.json"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "--failures", str(report), *tests]
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "--failures", str(report), *options, *tests]
     with (kept / "again.txt").open("w") as output:
         status = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT).returncode
     failed: dict[str, str] = json.loads(report.read_text()) if report.exists() else {}
@@ -45,7 +49,7 @@ def run_again(tests: list[str], kept: Path) -> dict[str, str]:
     return failed
 
 
-def main(failures: str, kept: str) -> int:
+def main(failures: str, kept: str, *options: str) -> int:
     """Judge a run that failed; returns the exit status."""
     folder = Path(kept)
     folder.mkdir(parents=True, exist_ok=True)
@@ -54,7 +58,7 @@ def main(failures: str, kept: str) -> int:
     if not first:
         print("flaky.py: the run failed, but no test did")
         return 1
-    again = run_again(list(first), folder) if len(first) <= FLAKY_MAX else dict(first)
+    again = run_again(list(first), folder, options) if len(first) <= FLAKY_MAX else dict(first)
     lines, passed = verdict(first, again)
     print(*lines, f"What both runs printed: {folder}/first.txt, {folder}/again.txt", sep="\n")
     return 0 if passed else 1

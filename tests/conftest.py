@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from .plugins import bytecode, examples, gpus, libraries, outcomes, processes, pythons, regions
+from .plugins import bytecode, examples, fast_path, gpus, libraries, outcomes, processes, pythons, regions
 
 examples.load()
 # Their assertions say as much as those of tests.
@@ -17,11 +17,12 @@ pytest.register_assert_rewrite("tests.e2e.harness")
 
 
 def pytest_addoption(parser):
+    fast_path.add_options(parser)
     outcomes.add_options(parser)
 
 
 def pytest_configure(config):
-    for plugin in (bytecode, gpus, libraries, outcomes, processes, pythons, regions):
+    for plugin in (bytecode, fast_path, gpus, libraries, outcomes, processes, pythons, regions):
         config.pluginmanager.register(plugin)
 
 

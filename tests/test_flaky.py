@@ -62,11 +62,11 @@ class TestRuns:
         def run(*command):
             return subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=300)
 
-        def judge(**files):
+        def judge(*options, **files):
             for name, text in files.items():
                 (tmp_path / f"test_{name}.py").write_text(text)
             assert run("-m", "pytest", "-q", "--failures", "failures.json").returncode == 1
-            judged = run(str(ROOT / "scripts/flaky.py"), "failures.json", "kept")
+            judged = run(str(ROOT / "scripts/flaky.py"), "failures.json", "kept", *options)
             return judged.returncode, judged.stdout
 
         return judge
@@ -79,6 +79,12 @@ class TestRuns:
         assert "not yet seen" in output
         assert "not yet seen" in (tmp_path / "kept/first.txt").read_text()
         assert "1 passed" in (tmp_path / "kept/again.txt").read_text()
+
+    def test_options_are_those_of_the_first_run(self, judge, tmp_path):
+        """So a test fails or passes for the same reasons as before."""
+        status, output = judge("--setup-show", once=ONCE)
+        assert status == 0, output
+        assert "SETUP " in (tmp_path / "kept/again.txt").read_text()
 
     def test_a_test_that_fails_again_fails_the_run(self, judge):
         status, output = judge(once=ONCE, always=ALWAYS)

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""With --no-fast-path no native codec is even loaded: neither in the server, nor in a model's process."""
+"""With --no-fast-path no native codec is even loaded: neither in the server, nor in a model's process.
+
+`scripts/test --no-fast-path` runs any tests in that way: see plugins/fast_path.py.
+"""
 
 import json
 import os
@@ -14,6 +17,7 @@ import pytest
 import tritonclient.grpc
 
 from pyruntime.utils import fast_path
+from tests.plugins.fast_path import PROTOCOLS
 
 # The extensions that do nothing but what Python does, too; `_http2` and `_triton` have parts that are for them alone.
 CODECS = re.compile(r"/(_codecs|_frames|_plain)\.[^/]*so$", re.MULTILINE)
@@ -102,3 +106,8 @@ def test_the_default(start, raw, monkeypatch):
     ask_all(server)
     assert codecs_of(server) >= {"_codecs", "_frames"}
     assert is_answered_natively(server, raw)
+
+
+def test_files_of_the_protocols():
+    """Each file that .ci/run is to try in both ways is there."""
+    assert {path.name for path in Path(__file__).parent.iterdir()} >= PROTOCOLS

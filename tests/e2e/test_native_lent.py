@@ -24,6 +24,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from .harness.waiting import LIMIT_S
 
+# No connection is lent without it.
+pytestmark = pytest.mark.fast_path
+
 # The actions of steer.cc, by the first value of a request.
 HOLD, ERROR, EXECUTE_FAILS, THROW, CALL, SLOW, SHORTER, RELEASE_FIRST, OTHER_THREAD, LOST = range(-1, -11, -1)
 # More requests than any connection takes to be lent that does nothing else.

@@ -15,6 +15,7 @@ from typing import Protocol
 from pyruntime.runtime import descriptors
 from pyruntime.runtime.frontends.common.client_timeouts import CHECK_S
 from pyruntime.runtime.frontends.common.descriptor_budget import connections_max
+from pyruntime.runtime.frontends.common.health_places import HealthPlaces
 from pyruntime.runtime.inference.pending_bytes import PendingBytes
 
 # Connections are scarce from this share of the limit on.
@@ -22,8 +23,6 @@ CROWDED_SHARE = 0.5
 # New connections between two counts of descriptors, which may take as long as some of them. Much less than the
 # descriptors that connections leave.
 ACCEPTS_PER_COUNT = 16
-# At the limit of connections there may be so many more, for a question about health each.
-HEALTH_CONNECTIONS_MAX = 16
 
 
 class OpenConnection(Protocol):
@@ -35,47 +34,6 @@ class OpenConnection(Protocol):
 
     def close_idle(self) -> None:
         """Close the connection once its requests in flight are answered."""
-
-
-class SilentConnection(Protocol):
-    """A connection beyond the limit, which may ask about health once."""
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether it has not asked: there is no whole request, and nothing that is unread."""
-
-    def give_way(self) -> None:
-        """Tell the client that there is no place, and close the connection."""
-
-
-class HealthPlaces:
-    """The places beyond the limit of connections, for questions about health.
-
-    A place belongs to who asks. A new connection takes that of the one that has been silent for longest, so that
-    clients which connect and say nothing, or half of something, keep no probe out.
-    """
-
-    def __init__(self) -> None:
-        # The oldest first.
-        self._held: dict[SilentConnection, None] = {}
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def take(self, connection: SilentConnection) -> bool:
-        """Give `connection` a place. Returns False if all others are about to be answered."""
-        if len(self._held) >= HEALTH_CONNECTIONS_MAX:
-            silent = next((each for each in self._held if each.is_silent), None)
-            if silent is None:
-                return False
-            self.leave(silent)
-            silent.give_way()
-        self._held[connection] = None
-        return True
-
-    def leave(self, connection: SilentConnection) -> None:
-        """The connection is closed. Has no effect on one that has given way."""
-        self._held.pop(connection, None)
 
 
 class ConnectionLimit:

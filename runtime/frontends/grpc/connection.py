@@ -12,10 +12,12 @@ from time import monotonic
 from typing import Any
 
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.frontends.common.connection_limits import LIMIT, report_unsent, unacknowledged
+from pyruntime.runtime.frontends.common.connection_limits import LIMIT, has_unread, report_unsent, unacknowledged
+from pyruntime.runtime.frontends.common.health_places import peer_of
 from pyruntime.runtime.frontends.grpc.call import MESSAGE_BYTES_MAX, Call, Place
 from pyruntime.runtime.frontends.grpc.calls import begin_call
 from pyruntime.runtime.frontends.grpc.head import CallHead
+from pyruntime.runtime.frontends.grpc.health_reserve import only_health
 from pyruntime.runtime.frontends.grpc.keepalive import Action, Keepalive
 from pyruntime.runtime.frontends.grpc.repeated_requests import find_answer
 from pyruntime.runtime.frontends.grpc.status import HEAD, OK_TRAILERS, Status
@@ -122,7 +124,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # what a server's connections have
-        if not self._limit.has_room(len(self._connections)):
+        if not self._limit.has_room(len(self._connections)) and not self._use_reserve(transport):
             transport.abort()  # type: ignore[attr-defined]
             return
         # A paused transport still has bytes to send.
@@ -131,7 +133,30 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(CHECK_S, self._check)
         self._flush()
 
+    def _use_reserve(self, transport: asyncio.BaseTransport) -> bool:
+        """Take one of the places that are kept for a question about health. Returns whether there is one."""
+        if not self._limit.health.take(self, peer_of(transport.get_extra_info("peername"))):
+            return False
+        self._read_head = only_health(self._read_head, self._asks)
+        return True
+
+    def _asks(self) -> None:
+        """A call begins on a connection beyond the limit, which may be the only one."""
+        if not self._shut_down:
+            self.close_idle()
+
+    @property
+    def is_silent(self) -> bool:
+        """See SilentConnection."""
+        asked = self._waits_for_turn or not all(call.waits_for_client for call in self._calls.values())
+        return not asked and self._transport is not None and not has_unread(self._transport)
+
+    def give_way(self) -> None:
+        """See SilentConnection. The client connects again, or says that the server is unavailable."""
+        self.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._limit.health.leave(self)
         self._transport = None
         self._connections.discard(self)
         if self._timer is not None:

@@ -17,6 +17,7 @@ from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.execution.executor import ClientSocket
 from pyruntime.runtime.frontends.common.client_timeouts import ClientTimeouts, Phase
 from pyruntime.runtime.frontends.common.connection_limits import LIMIT, has_unread, report_unsent
+from pyruntime.runtime.frontends.common.health_places import peer_of
 from pyruntime.runtime.frontends.common.restrictions import is_loopback
 from pyruntime.runtime.frontends.http.exchange import Exchange
 from pyruntime.runtime.frontends.http.exchanges import UNREADABLE, exchange_of
@@ -94,7 +95,7 @@ class HttpConnection(ResponseWriter):
     # Events of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not self._has_room() and not self._use_reserve():
+        if not self._has_room() and not self._use_reserve(transport):
             refuse_place(transport)
             return
         # TLS reports at once that the end of its handshake is not sent, and never sends it if reading pauses then.
@@ -106,9 +107,9 @@ class HttpConnection(ResponseWriter):
         """Whether there may be one more connection."""
         return self._limit.has_room(len(self._connections))
 
-    def _use_reserve(self) -> bool:
+    def _use_reserve(self, transport: asyncio.BaseTransport) -> bool:
         """Take one of the places that are kept for a question about health. Returns whether there is one."""
-        self._is_reserved = self._limit.health.take(self)
+        self._is_reserved = self._limit.health.take(self, peer_of(transport.get_extra_info("peername")))
         if self._is_reserved:
             self._read_head = only_health(self._read_head)
         return self._is_reserved

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.http.connection import HttpConnection
 from pyruntime.runtime.frontends.http.request_head import parse_metrics_head
@@ -22,5 +24,5 @@ class MetricsConnection(HttpConnection):
         of_metrics = sum(type(each) is MetricsConnection for each in self._connections)
         return of_metrics < METRICS_CONNECTIONS_MAX or super()._has_room()
 
-    def _use_reserve(self) -> bool:
+    def _use_reserve(self, transport: asyncio.BaseTransport) -> bool:
         return False  # it is for HTTP

@@ -9,19 +9,23 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from pyruntime.runtime.frontends.common.connection_limits import ConnectionLimit
-from pyruntime.runtime.frontends.grpc import calls
+from pyruntime.runtime.frontends.common.health_places import HEALTH_CONNECTIONS_MAX
+from pyruntime.runtime.frontends.grpc import calls, connection
 from pyruntime.runtime.frontends.grpc.call import MESSAGE_S_MAX
 from pyruntime.runtime.frontends.grpc.connection import (
     CHECK_S,
+    GIVE_WAY_S,
     HEADER_LIST_BYTES_MAX,
     LARGE_BYTES,
     STREAMS_MAX,
     GrpcConnection,
 )
+from pyruntime.runtime.frontends.grpc.health_reserve import HEALTH, TOO_MANY
 from pyruntime.runtime.frontends.grpc.keepalive import HANDSHAKE_S_MAX, STALLED_S_MAX
 from pyruntime.runtime.settings import Restriction
 
-LIVE = "/inference.GRPCInferenceService/ServerLive"
+SERVICE = "/inference.GRPCInferenceService/"
+LIVE = f"{SERVICE}ServerLive"
 WINDOW = {4: 0}  # SETTINGS_INITIAL_WINDOW_SIZE: the client takes nothing
 LARGE = [float(n) for n in range(LARGE_BYTES)]
 
@@ -348,14 +352,65 @@ def test_what_is_not_taken_yet_is_in_flight(dial, ask, server):
         assert server.state.in_flight == 0
 
 
-def test_a_server_with_too_many_connections_cuts_off_one_more(dial, monkeypatch):
-    first = dial()
+@pytest.fixture
+def full(dial, monkeypatch):
+    """The limit of connections, which is reached: one is open."""
+    dial()
     limit = ConnectionLimit()
     limit.connections_max = 1
     monkeypatch.setattr(limit, "count", lambda connections: None)
     monkeypatch.setattr(GrpcConnection, "_limit", limit)
-    assert dial().transport.is_closing()
-    assert first[first.call(LIVE, b"")].status == (0, "")
+    return limit
+
+
+class TestBeyondTheLimitOfConnections:
+    @pytest.mark.parametrize("path", sorted(HEALTH))
+    def test_each_may_ask_once_about_health(self, dial, full, path):
+        """It is answered and told to open no more calls, and cut if it does not go."""
+        peer = dial()
+        assert peer[peer.call(path, b"")].status == (0, "")
+        assert peer.saw(h2.events.ConnectionTerminated)
+        peer.loop.advance(GIVE_WAY_S)
+        assert peer.transport.aborted
+        peer.hang_up()
+        assert len(full.health) == 0
+
+    @pytest.mark.parametrize("path", ["/grpc.health.v1.Health/Watch", f"{SERVICE}ModelReady", f"{SERVICE}ModelInfer"])
+    def test_other_calls_are_refused(self, dial, full, path):
+        """The client is told why, and to go."""
+        peer = dial()
+        assert peer[peer.call(path, b"", ended=False)].status == (14, TOO_MANY)
+        assert peer.transport.closed
+
+    def test_the_silent_ones_give_way(self, dial, full, monkeypatch):
+        """One that is connected, or has begun a call and sent no message, is silent."""
+        unread = set()
+        monkeypatch.setattr(connection, "has_unread", unread.__contains__)
+        peers = [dial() for _ in range(HEALTH_CONNECTIONS_MAX)]
+        peers[0].call(LIVE, ended=False)
+        unread.add(peers[1].transport)
+        late = [dial() for _ in range(2)]
+        assert [peer.transport.aborted for peer in peers] == [True, False, True] + [False] * (len(peers) - 3)
+        unread.update(peer.transport for peer in [*peers, *late])
+        assert dial().transport.aborted
+        assert peers[1][peers[1].call(LIVE, b"")].status == (0, "")
+
+    def test_who_waits_for_an_answer_is_not_silent(self, dial, full, server, monkeypatch):
+        monkeypatch.setattr(connection, "has_unread", lambda transport: False)
+        peer = dial()
+        assert peer.connection.is_silent
+        replies = []
+        method = calls.METHODS[LIVE]
+        later = method._replace(act=lambda state, request, reply: replies.append(reply))
+        monkeypatch.setitem(calls.METHODS, LIVE, later)
+        stream = peer.call(LIVE, b"")
+        peer.loop.advance(GIVE_WAY_S)
+        assert not peer.transport.aborted
+        assert not peer.connection.is_silent
+        replies[0](service_pb2.ServerLiveResponse(live=True))
+        peer.pump()
+        assert peer[stream].status == (0, "")
+        assert peer.connection.is_silent
 
 
 def test_a_server_that_stops_says_so_at_once(dial, ask, server):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from pyruntime.runtime.frontends.common.client_timeouts import BODY_STALLED_S_MAX, HEAD_S_MAX, IDLE_S_MAX
-from pyruntime.runtime.frontends.common.connection_limits import HEALTH_CONNECTIONS_MAX, ConnectionLimit
+from pyruntime.runtime.frontends.common.connection_limits import ConnectionLimit
+from pyruntime.runtime.frontends.common.health_places import HEALTH_CONNECTIONS_MAX
 from pyruntime.runtime.frontends.http import connection as http_connection
 from pyruntime.runtime.frontends.http.connection import HttpConnection
 from pyruntime.runtime.frontends.http.lingering import LINGER_S_MAX, LINGER_SILENT_S_MAX
@@ -296,7 +297,7 @@ def test_too_many_connections(server, monkeypatch):
     limit.connections_max = 2
     monkeypatch.setattr(limit, "count", lambda connections: None)
     monkeypatch.setattr(HttpConnection, "_limit", limit)
-    monkeypatch.setattr(limit.health, "take", lambda connection: False)
+    monkeypatch.setattr(limit.health, "take", lambda connection, peer: False)
     first, _ = server.connect(), server.connect()
     refused = server.connect()
     ((status, _, body),) = refused.responses()

@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads heads of HTTP/1.1 requests, and bodies in chunks. (pure)
 
-The head of a plain request to a model is read by native code (`_codecs`), any other one by httptools. Heads are
-remembered by their bytes, because native code recognises requests to C++ backends by the object. Refused heads are not
-remembered.
+The head of a plain request to a model is read by native code (`_codecs`), any other one by httptools.
 """
 
 from __future__ import annotations
@@ -30,9 +28,6 @@ HEAD_END = b"\r\n\r\n"
 HEAD_BYTES_MAX = 64 << 10
 # The most headers of one request. Browsers send 20 and proxies add some; Apache accepts 100.
 HEADERS_MAX = 256
-# Heads remembered: 2 MiB of them at most.
-HEADS_KEPT_MAX = 1024
-HEAD_KEPT_BYTES_MAX = 2048
 # A line between chunks: a size, and extensions that mean nothing.
 CHUNK_LINE_BYTES_MAX = 4096
 CHUNK_DIGITS_MAX = 15
@@ -96,25 +91,14 @@ _ONCE = (b"host", b"content-length", b"transfer-encoding", b"content-encoding", 
 # another target then. Empty lines before the first one are ignored, as section 2.2 recommends.
 _REQUEST_LINE = re.compile(rb"(?:\r\n)*+[^ \t\r\n]+ [^ \t\r\n]+ [^ \t\r\n]+\r\n")
 
-# A header that names a span of the client's. One that is folded, or in any way odd, is left to the parser.
-_TRACEPARENT = re.compile(rb"\r\n(?i:traceparent):[ \t]*([0-9a-f]{2}-[0-9a-f-]{50,100})[ \t]*(?=\r\n[!-~\r])")
+# The span of a client, as its header names it. Of several none counts.
+_SPAN = re.compile(rb"[0-9a-f]{2}-[0-9a-f-]{50,100}")
 
 _LOAD_FORMAT = FORMAT_HEADER.encode()
 
 # A header that says how long a body in chunks is.
 _LENGTH = re.compile(rb"\r\n(?i:content-length):[ \t]*[0-9]{1,%d}[ \t]*(?=\r\n[!-~\r])" % LENGTH_DIGITS_MAX)
 _IN_CHUNKS = re.compile(rb"\r\n(?i:transfer-encoding:[ \t]*chunked)[ \t]*(?=\r\n[!-~\r])")
-
-
-class _KnownHeads(dict[bytes, "Head"]):
-    """The heads that are remembered, by their bytes. Any other one is what `read_new` returns."""
-
-    def __init__(self, read_new: Callable[[bytes], Head]) -> None:
-        super().__init__()
-        self._read_new = read_new
-
-    def __missing__(self, head: bytes) -> Head:
-        return self._read_new(head)
 
 
 _PLAIN_HEADS = PlainHeadReader(
@@ -142,30 +126,16 @@ class HeadReader:
         self._restrictions = restrictions or {}
         self._origins = origins
         self._pattern = HeaderPattern(pattern)
-        self._forwards_traceparent = bool(self._pattern.select([("traceparent", "")]))
-        self._heads = _KnownHeads(self._read_new)
         # Whether any header may be forwarded, or open an endpoint of _PLAIN.
-        self._reads_all = bool(pattern) or any(API_OF[endpoint] in self._restrictions for endpoint in _PLAIN.values())
-        # The head in some bytes, which end with HEAD_END. Raises BadRequest. It is called for every request, hence no
-        # method of ours.
-        self.read: Callable[[bytes], Head] = self._heads.__getitem__
+        reads_all = bool(pattern) or any(API_OF[endpoint] in self._restrictions for endpoint in _PLAIN.values())
+        self._read_plain: Callable[[bytes], Head | None] = self._read_checked if reads_all else read_plain
 
-    def _read_new(self, head: bytes) -> Head:
-        if len(head) > HEAD_BYTES_MAX:
-            raise too_long()
-        plain = self._read_checked(head) if self._reads_all else read_plain(head)
-        if plain is not None:
-            if not plain.traceparent:
-                self._remember(head, plain)
-            return plain
-        spans = _TRACEPARENT.findall(head)
-        if spans:  # every request has another one, so the head is remembered without it; of several none counts
-            known = self._read(head if self._forwards_traceparent else _TRACEPARENT.sub(b"", head))
-            return known._replace(traceparent=spans[0].decode()) if len(spans) == 1 else known
-        return self._read(head)
+    def read(self, head: bytes) -> Head:
+        """The head in some bytes, which end with HEAD_END. Raises BadRequest."""
+        return self._read_plain(head) or self._parse(head)
 
     def _read_checked(self, head: bytes) -> Head | None:
-        """As `read_plain`, where other headers make a difference as well."""
+        """A plain head where all headers make a difference."""
         found = _PLAIN_HEADS.read_all(head)
         if found is None:
             return None
@@ -180,10 +150,9 @@ class HeadReader:
         # Other heads of the connection may have other headers, or none.
         return plain._replace(forwarded=forwarded, is_plain=False)
 
-    def _read(self, head: bytes) -> Head:
-        known = self._heads.get(head)
-        if known is not None:
-            return known
+    def _parse(self, head: bytes) -> Head:
+        if len(head) > HEAD_BYTES_MAX:
+            raise too_long()
         collector = _Collector(match)
         parsed = collector.parse(head)
         parsed = parsed._replace(route=refuse_foreign(parsed.route, collector.headers, self._origins))
@@ -195,20 +164,11 @@ class HeadReader:
             access = access_of(collector.headers, self._restrictions, self._origins)
             parsed = parsed._replace(access=access)
         forwarded = self._pattern.select(collector.pairs())
-        if forwarded:
-            parsed = parsed._replace(forwarded=forwarded)
-        self._remember(head, parsed)
-        return parsed
-
-    def _remember(self, head: bytes, parsed: Head) -> None:
-        if len(head) <= HEAD_KEPT_BYTES_MAX:
-            if len(self._heads) >= HEADS_KEPT_MAX:
-                self._heads.clear()
-            self._heads[head] = parsed
+        return parsed._replace(forwarded=forwarded) if forwarded else parsed
 
 
 def parse_metrics_head(head: bytes) -> Head:
-    """A head at the metrics port, whose clients are too few and too slow for anything to be remembered."""
+    """A head at the metrics port."""
     if len(head) > HEAD_BYTES_MAX:
         raise too_long()
     return _Collector(match_metrics).parse(head)
@@ -260,6 +220,7 @@ class _Collector:
             keep_alive=not is_last and self._version == "1.1",
             takes_chunks=self._version == "1.1",
             response_encoding=accepted_encoding(headers.get(b"accept-encoding", b"").decode("latin-1")),
+            traceparent=_span(headers.get(b"traceparent", b"")),
             line=request_line(method, self._url),
             load_format=load_format(headers.get(_LOAD_FORMAT, b"").decode("latin-1")),
             asks_to_stay=stays,
@@ -332,6 +293,10 @@ def _header_length(value: bytes | None) -> int | None:
 def _encoding(value: bytes) -> str:
     name = value.decode("latin-1").lower()
     return "" if name == "identity" else name
+
+
+def _span(value: bytes) -> str:
+    return value.decode() if _SPAN.fullmatch(value) is not None else ""
 
 
 def _chunked(value: bytes | None) -> bool:

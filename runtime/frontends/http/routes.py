@@ -32,9 +32,6 @@ from pyruntime.utils.errors import InferenceError
 # Far more than any model's name needs.
 URL_BYTES_MAX = 4096
 
-# How many routes are remembered: clients repeat the same few. With the longest URLs this is 4 MiB.
-ROUTES_KEPT_MAX = 1024
-
 
 class Endpoint(Enum):
     """The endpoint of a request line; REFUSED if there is none."""
@@ -191,8 +188,6 @@ _SHOWN: list[tuple[str, ...]] = [
 _SEGMENTS_MAX = max(map(len, _SHOWN)) + 1
 _WORDS = sorted({word for shown in _SHOWN for word in shown} - {"*"})
 
-_routes: dict[tuple[str, bytes], Route] = {}
-
 
 def not_allowed(*methods: str) -> Route:
     """The route of a request to a path that has other `methods` only."""
@@ -201,17 +196,9 @@ def not_allowed(*methods: str) -> Route:
 
 def match(method: str, target: bytes) -> Route:
     """The route of a request line with this method and this target, which is the URL as the client sent it."""
-    route = _routes.get((method, target))
-    if route is None:
-        route = _match(method, target)
-        if method == "HEAD":  # the response has no body, and there are no endpoints for it
-            route = route._replace(error="")
-        # Refused ones are not remembered: their number is unlimited.
-        if route.endpoint is not Endpoint.REFUSED:
-            if len(_routes) >= ROUTES_KEPT_MAX:
-                _routes.clear()
-            _routes[method, target] = route
-    return route
+    route = _match(method, target)
+    # The response has no body, and there are no endpoints for it.
+    return route._replace(error="") if method == "HEAD" else route
 
 
 def match_metrics(method: str, target: bytes) -> Route:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Heads of requests and chunked bodies: reading, refusals, and remembered heads."""
+"""Heads of requests and chunked bodies: reading, and refusals."""
 
 import contextlib
 
@@ -12,9 +12,7 @@ from pyruntime.runtime.frontends.common.restrictions import Access
 from pyruntime.runtime.frontends.http.request_head import (
     CHUNK_STEPS_MAX,
     HEAD_BYTES_MAX,
-    HEAD_KEPT_BYTES_MAX,
     HEADERS_MAX,
-    HEADS_KEPT_MAX,
     BadRequest,
     ChunkedBody,
     Head,
@@ -249,25 +247,6 @@ class TestRefused:
         """Arbitrary header values are accepted or refused."""
         with contextlib.suppress(BadRequest):
             assert type(parse(b"X: " + data.replace(b"\r\n\r\n", b""))) is Head
-
-
-class TestRemembered:
-    def test_the_same_bytes(self):
-        """The same bytes are the same head, which is not parsed again."""
-        assert parse(b"A: remembered") is parse(b"A: remembered")
-
-    def test_not_long_ones(self):
-        """A long head is parsed each time."""
-        long = b"A: " + b"x" * HEAD_KEPT_BYTES_MAX
-        assert parse(long) is not parse(long)
-        assert parse(long) == parse(long)
-
-    def test_not_too_many(self):
-        """When there are too many all are forgotten."""
-        first = parse(b"A: the first")
-        for number in range(HEADS_KEPT_MAX):
-            parse(b"A: %d" % number)
-        assert parse(b"A: the first") is not first
 
 
 def chunks(*parts, end=b"0\r\n\r\n"):

@@ -221,18 +221,6 @@ class TestTraceparent:
         head = HeadReader().read(b"\r\n".join([b"GET /v2 HTTP/1.1", b"Host: x", *headers]) + b"\r\n\r\n")
         assert head.traceparent == found.decode()
 
-    def test_remembered_without(self):
-        """Heads that differ in nothing else are remembered as one."""
-        reader = HeadReader()
-        head = b"GET /v2 HTTP/1.1\r\nHost: x\r\ntraceparent: %b\r\nContent-Length: 3\r\n\r\n"
-        first = reader.read(head % TRACEPARENT)
-        second = reader.read(head % TRACEPARENT.replace(b"b7", b"c8"))
-        assert first.content_length == second.content_length == 3
-        assert first.traceparent != second.traceparent
-        assert first._replace(traceparent="") is not second._replace(traceparent="")
-        assert reader.read(head.replace(b"traceparent: %b\r\n", b"")) == first._replace(traceparent="")
-        assert len(reader._heads) == 1
-
     def test_forwarded(self):
         """A model that is to have the header has that of its own request."""
         reader = HeadReader(pattern="traceparent")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-.PHONY: install serve test test-fast test-frameworks test-no-fast-path properties attack simulate docs wheel sanitize lint typecheck bench
+.PHONY: install serve test test-fast test-frameworks test-no-fast-path properties fuzz-codecs attack simulate docs wheel sanitize lint typecheck bench
 
 install:
 	scripts/install
@@ -40,6 +40,10 @@ typecheck:
 
 bench:
 	benchmarks/run
+
+SECONDS = 60
+fuzz-codecs:
+	scripts/fuzz-codecs $(SECONDS)
 
 MINUTES = 60
 attack:

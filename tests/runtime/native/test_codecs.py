@@ -5,7 +5,6 @@
 The examples are near the border of what is accepted: what clients send, with one thing more, less, twice or otherwise.
 """
 
-import json
 import math
 from dataclasses import replace
 
@@ -17,20 +16,13 @@ from tritonclient import grpc
 from tritonclient.grpc._utils import _get_inference_request as get_inference_request
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
-from pyruntime.runtime.config.inputs import STRINGS_AT_ONCE_BYTES_MAX, check_request
+from pyruntime.runtime.config.inputs import STRINGS_AT_ONCE_BYTES_MAX
 from pyruntime.runtime.config.spec import TensorSpec
-from pyruntime.runtime.execution.job import request_options, tensor_refs
-from pyruntime.runtime.frontends.grpc import infer_request
-from pyruntime.runtime.frontends.grpc.call_request import places_of
 from pyruntime.runtime.frontends.grpc.schema import ModelInferRequest
-from pyruntime.runtime.frontends.http.kserve_request import NO_CLIENT_MEMORY
-from pyruntime.runtime.frontends.http.request_head import BadRequest, HeadReader, read_plain
-from pyruntime.runtime.inference.plain_requests import PlainRequest, PlainRequests
-from pyruntime.runtime.native._codecs import InferReader, PlainHeadReader, read_target
-from pyruntime.runtime.native._http2 import pack, scatter, split
+from pyruntime.runtime.frontends.http.request_head import HeadReader, read_plain
+from pyruntime.runtime.inference.plain_requests import PlainRequests
+from pyruntime.runtime.native._codecs import InferReader, PlainHeadReader
 from pyruntime.runtime.settings import Restriction
-from pyruntime.utils.arena import ALIGNMENT
-from pyruntime.utils.errors import InferenceError
 
 from ..model_specs import BARE_SPEC
 from .json_values import mostly
@@ -45,19 +37,12 @@ from .plain_bodies import (
     requests,
     with_another_byte,
 )
+from .plain_heads import REFERENCE, ParsingReader, read_by_reference
+from .plain_messages import assert_alike, message_reference, read_message
 
 # --- heads
 
 
-class ParsingReader(HeadReader):
-    """Reads every head by the parser."""
-
-    def _read_checked(self, head):
-        return None
-
-
-# With a pattern that matches no header every head is read by the parser.
-REFERENCE = ParsingReader(pattern="$a")
 PLAIN_HEAD = (
     b"POST /v2/models/m/infer HTTP/1.1\r\nHost: localhost:8000\r\nContent-Length: 160\r\n"
     b"Inference-Header-Content-Length: 96\r\n\r\n"
@@ -174,13 +159,6 @@ def heads(draw):
     ends = st.sampled_from([b"\r\n"] * 30 + [b"\n", b"\r", b"\r\n "])
     head = b"".join(line + draw(ends) for line in lines) + b"\r\n"
     return draw(with_another_byte(head))
-
-
-def read_by_reference(head):
-    try:
-        return REFERENCE.read(head)
-    except BadRequest as exc:
-        return exc
 
 
 @given(heads())
@@ -333,58 +311,6 @@ def test_models_without_plain_requests(spec):
 
 
 # --- messages of gRPC
-
-
-def message_reference(message, spec):
-    """What the reference makes of a message: the fields of PlainRequest and the memory, other options, or an error."""
-    try:
-        parts = split(message, ALIGNMENT)
-        if parts is None:
-            return InferenceError("no message"), None
-        key, id, raws, size, typed = parts
-        target, memory = infer_request.read_target(key), bytearray(size)
-        if typed:
-            fits = [True] * len(typed) if raws else pack(message, typed, memory, ALIGNMENT)
-            typed = infer_request.describe_typed(typed, fits)
-        else:
-            scatter(message, raws, memory, ALIGNMENT)
-        places = places_of([length for _, length in raws])
-        view = memoryview(memory)
-        request, options = infer_request.decode_infer(
-            target, id.decode(), places, typed or {}, view, ADDRESS, NO_CLIENT_MEMORY
-        )
-        check_request(spec, request)
-    except (InferenceError, ValueError) as exc:
-        return exc, None
-    if options is not infer_request.PLAIN:
-        return options, None
-    assert (request.model_name, request.version) == (target.model, target.version)
-    refs, priority = tensor_refs(request.inputs), request.priority
-    plain = PlainRequest(request.id, request_options(request), refs, request.batch_size, priority, True)
-    return plain, (request.model_name, request.version, memory)
-
-
-def read_message(spec, message):
-    """What native code makes of a message, with its target and memory; None for one that is not plain."""
-    target = read_target(message)
-    if target is None:
-        return None, None
-    model, version, id, size = target
-    memory = bytearray(size)
-    plain = PlainRequests(spec).read_message(id, message, memory, ADDRESS)
-    return plain, (model, version, memory)
-
-
-def assert_alike(read, expected):
-    """The order of parameters has no meaning: protobuf does not keep it."""
-    plain, target = read
-    same, same_target = expected
-    assert isinstance(same, PlainRequest), same
-    assert json.loads(plain.options[4] or "{}") == json.loads(same.options[4] or "{}")
-    same = same._replace(options=same.options._replace(parameters=plain.options[4]))
-    assert plain == same
-    assert list(map(type, plain.options)) == list(map(type, same.options))
-    assert target == same_target
 
 
 INT64 = st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63)])

@@ -42,10 +42,18 @@ class PlainRequest(NamedTuple):
     slot: RequestSlot | None = None
 
     def forwarding(self, forwarded: Forwarded) -> PlainRequest:
-        """The same request with headers among its parameters. Raises InferenceError for a reserved name."""
+        """The same request with headers among its parameters.
+
+        Raises InferenceError for a reserved name, and frees the slot.
+        """
         sequence_id, flags, timeout_us, outputs, text = self.options
         parameters = orjson.loads(text) if text else {}
-        forward(parameters, forwarded)
+        try:
+            forward(parameters, forwarded)
+        except InferenceError:
+            if self.slot is not None:
+                self.slot.free()
+            raise
         return self._replace(options=(sequence_id, flags, timeout_us, outputs, orjson.dumps(parameters).decode()))
 
 

@@ -117,7 +117,7 @@ class InferExchange(LargeExchange[OutputOptions]):
         if length > PARSED_AT_ONCE_MAX and (slot is not None or lead is None):
             self._parse(body if slot is None else slot.view[:length].tobytes())
             return
-        if self.head.forwarded or (lead is not None and (slot is None or not lead)):
+        if lead is not None and (slot is None or not lead):
             self._state.intake.submit(self, model)
         else:
             # The memory has the bytes of the body, which are faster to read where they were.
@@ -126,6 +126,8 @@ class InferExchange(LargeExchange[OutputOptions]):
             if plain is None:
                 self._state.intake.submit(self, model)
             else:
+                if self.head.forwarded:
+                    plain = plain.forwarding(self.head.forwarded)
                 options = ALL_BINARY if plain.binary is True else output_options(plain.binary)
                 self._state.intake.submit_plain(self, model, plain, options)
         # A slot may have taken over the claim, but never the turn.

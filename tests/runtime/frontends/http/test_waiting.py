@@ -383,3 +383,20 @@ def test_forwarded_headers(server):
         400, {"error": "Header 'Timeout' is reserved for Triton usage and cannot be forwarded."},
     )  # fmt: skip
     assert server.is_idle()
+
+
+def test_requests_with_forwarded_headers_are_read_by_native_code(server, monkeypatch):
+    server.read_head = HeadReader(pattern="^(x-|timeout)").read
+    server.instance.waits = True
+    monkeypatch.setattr(server.state.intake, "submit", None)
+    transport = server.connect()
+    text = b'{"inputs":[{"name":"IN","datatype":"FP32","shape":[1],"data":[1]}],"parameters":{"a":1,"X-B":2}}'
+    in_json = b"POST /v2/models/m/infer HTTP/1.1\r\n%b: 3\r\nContent-Length: %d\r\n\r\n%b"
+    transport.feed(b"".join(binary(1, b"X-A: 1\r\n")))
+    transport.feed(in_json % (b"X-B", len(text), text))
+    transport.feed(in_json % (b"Timeout", len(text), text))
+    parameters = [job.options.parameters for job in server.instance.jobs]
+    assert parameters == ['{"X-A":"1"}', '{"a":1,"X-B":"3"}']
+    server.instance.answer()
+    assert transport.statuses() == [200, 200, 400]
+    assert server.is_idle()

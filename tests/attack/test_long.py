@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
 """The long version: malformed requests without number, attacks in a random order on one server, models that attack
-their descriptors, and crashes without descriptors to spare.
+their descriptors, crashes without descriptors to spare, and deaths and changes under load.
 
 Each test can be run alone: scripts/attack MINUTES -k NAME. Not collected without --attack-minutes.
 """
@@ -14,7 +14,8 @@ from random import Random
 import pytest
 
 from ..e2e.harness.descriptors import DescriptorAttack
-from .harness import crowds
+from ..e2e.harness.server import start_and_stop
+from .harness import crowds, deaths
 from .harness.attacks import ATTACKS, malformed_grpc, malformed_http
 from .harness.bombs import MIB
 from .harness.instruments import descriptors, used_bytes
@@ -87,3 +88,19 @@ def test_launches(start_target, run_attack, seed):
         found = run_attack(server, "launches without descriptors", partial(crowds.crash, crashed))
         crowds.check(server)
     assert found.failures == 0
+
+
+def test_deaths_and_changes(reserve_ports, tmp_path, request, seed):
+    """Requests to models whose processes are killed and whose instances change are answered rightly, or with 503.
+
+    None is answered as one to a model that is not there. A request that was with the process that died gets 500.
+    """
+    print(f"seed {seed}: repeat this with --attack-seed={seed}")
+    until_s = time.monotonic() + 15 * request.config.getoption("--attack-minutes")
+    deaths.write(tmp_path)
+    with start_and_stop(reserve_ports, tmp_path, "--model-control-mode=explicit", "--load-model=*") as server:
+        with deaths.clients(server) as answers:
+            found = deaths.kill_and_change(server, tmp_path, Random(seed), until_s)
+    print(f"{found[0]} deaths, {found[1]} changes: {dict(answers.counts)}\n{answers.errors}")
+    assert answers.wrong == []
+    assert set(answers.statuses()) <= {200, 500, 503}

@@ -35,8 +35,8 @@ def titled(server, title):
 
 
 @pytest.fixture
-def server(model, serve):
-    model("m", STOPS)
+def server(model, serve, python):
+    model("m", STOPS, more=python)
     return serve("--model-control-mode=explicit", "--load-model=m", "--exit-timeout-secs=2")
 
 

@@ -21,7 +21,8 @@ from pyruntime.utils.errors import Code, InferenceError
 
 # The files of a model.py and its helpers, not of a data set.
 OVERRIDE_FILES_MAX = 1024
-# The entries of one list of a configuration, of inputs for instance. Models have tens; each entry costs some 0.1 ms.
+# The entries of one list or map of a configuration, of inputs or parameters for instance. Models have tens; each entry
+# costs some 0.1 ms.
 ENTRIES_MAX = 8192
 # The prefix of a file's path in a request.
 FILE_PREFIX = "file:"
@@ -66,9 +67,9 @@ def _with_enums(value: Any, message: Descriptor) -> Any:
 
 
 def _with_enum(value: Any, field: FieldDescriptor) -> Any:
+    if isinstance(value, (dict, list)) and len(value) > ENTRIES_MAX:
+        raise ValueError(f"'{field.name}' has {len(value)} entries, and may have {ENTRIES_MAX}")
     if isinstance(value, list):
-        if len(value) > ENTRIES_MAX:
-            raise ValueError(f"'{field.name}' has {len(value)} entries, and may have {ENTRIES_MAX}")
         return [_with_enum(each, field) for each in value]
     if field.enum_type is not None:
         return value.upper() if isinstance(value, str) else value

@@ -90,6 +90,15 @@ def test_very_many_entries(field):
         parse_override(text)
 
 
+def test_very_many_parameters():
+    """Those of an object count as those of a list."""
+    entries = {str(number): {} for number in range(ENTRIES_MAX)}
+    assert len(parse_override(orjson.dumps({"parameters": entries}).decode()).parameters) == ENTRIES_MAX
+    text = orjson.dumps({"parameters": entries | {"more": {}}}).decode()
+    with pytest.raises(InferenceError, match=f"'parameters' has {ENTRIES_MAX + 1} entries, and may have {ENTRIES_MAX}"):
+        parse_override(text)
+
+
 def test_files():
     """Files are known by their paths in the model's folder, with a slash before them or without."""
     files = {"file:1/model.py": b"a", "file:1/sub dir/é.bin": b"", "file:labels.txt": b"b"}

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from typing_extensions import Buffer
 
+from pyruntime.runtime.frontends.http.kserve_request import OutputOptions
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.header_pattern import Forwarded
 from pyruntime.runtime.memory.requests import RequestSlot
@@ -53,30 +54,24 @@ def read_target(message: Buffer, /) -> tuple[str, int, str, int] | None:
     """
 
 def write_answer(
-    id: str,
-    model_name: str,
-    model_version: int,
-    outputs: list[OutputTensor],
-    parameters: bytes,
-    lines: bytes,
-    joined_max: int,
-    /,
+    response: InferResponse, parameters: bytes, options: OutputOptions, lines: bytes, joined_max: int, /
 ) -> tuple[list[bytes | memoryview], int, int] | None:
-    """A whole response over HTTP whose outputs all follow its document as binary data.
+    """A whole response over HTTP, with its outputs as `options` say, of which `classes` are not read.
 
-    `(parts, the length of the body in bytes, the length of the document, 0 without outputs)`. `parameters` are a JSON
-    object, or nothing, and `lines` are headers besides the usual ones. The only part has all bytes of a body of no more
-    than `joined_max` bytes; otherwise the first part has head and document, and each other one the contents of an
-    output. None for texts and dimensions as in `write_document`.
+    `(parts, the length of the body in bytes, the length of the document, 0 if nothing follows it)`. `parameters` are a
+    JSON object, or nothing, and `lines` are headers besides the usual ones. The only part has all bytes of a body of no
+    more than `joined_max` bytes; otherwise the first part has head and document, and each other one the contents of an
+    output. None for responses as in `write_document`.
     """
 
 def write_document(
-    id: str, model_name: str, model_version: int, outputs: list[OutputTensor], /
-) -> tuple[bytes, list[memoryview | bytes], int] | None:
-    """A response over HTTP whose outputs all follow its document as binary data.
+    response: InferResponse, parameters: bytes, options: OutputOptions, /
+) -> tuple[bytes, list[memoryview | bytes]] | None:
+    """The document of a response over HTTP, and the contents of the outputs that follow it as binary data.
 
-    `(document, the contents of the outputs, the length of all in bytes)`; None for texts that are not printable ASCII
-    or would have to be escaped, and dimensions of more than 64 bits.
+    None for texts that are not UTF-8, dimensions of more than 64 bits, and outputs that lie elsewhere than in `data`;
+    of outputs in the document for those without a form in JSON or whose contents do not fill them, numbers that are not
+    finite or from 1e16 on, contents of more than 4 KiB that are such numbers, and more than 64 KiB together.
     """
 
 def write_message(response: InferResponse, final: bool | None, /) -> list[bytes | memoryview] | None:

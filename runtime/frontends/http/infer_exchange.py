@@ -12,7 +12,6 @@ from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX, PreparedAnswers
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.frontends.common.classification import classified
 from pyruntime.runtime.frontends.common.compression import compress_all
-from pyruntime.runtime.frontends.http.binary_answer import binary_answer
 from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX
 from pyruntime.runtime.frontends.http.json_large import LargeDocument
 from pyruntime.runtime.frontends.http.json_pieces import LARGE_BYTES
@@ -26,6 +25,7 @@ from pyruntime.runtime.frontends.http.kserve_request import (
 from pyruntime.runtime.frontends.http.kserve_response import encode_infer
 from pyruntime.runtime.frontends.http.large_answer import large_body
 from pyruntime.runtime.frontends.http.large_exchange import LargeExchange
+from pyruntime.runtime.frontends.http.plain_answer import plain_answer
 from pyruntime.runtime.frontends.http.repeated_requests import RepeatedResponse, repeatable, without_id
 from pyruntime.runtime.frontends.http.response_head import infer_head, with_line
 from pyruntime.runtime.inference.intake import Reservation
@@ -266,18 +266,24 @@ class InferExchange(LargeExchange[OutputOptions]):
             self.reject(outcome)
         elif self.abandoned:
             outcome.release()
-        elif self.head.response_encoding or self.options is not ALL_BINARY or self.head.load_format:
+        elif self.head.response_encoding or self.head.load_format or not self._answer_plainly(outcome):
             self._make_answer(outcome)
-        else:
-            lines = b"" if self.keep_alive and not self._says_to_stay else self._lines()
-            self.parts, self.length, document_length = binary_answer(outcome, lines, JOINED_BYTES_MAX)
-            self.release = outcome.release
-            if self._repeatable is not None:
-                self._prepare(outcome, document_length)
-            self._connection.answered()
+
+    def _answer_plainly(self, response: InferResponse) -> bool:
+        """Answer with a response that native code writes. Returns False if it does not."""
+        lines = b"" if self.keep_alive and not self._says_to_stay else self._lines()
+        answer = plain_answer(response, self.options, lines, JOINED_BYTES_MAX)
+        if answer is None:
+            return False
+        self.parts, self.length, document_length = answer
+        self.release = response.release
+        if self._repeatable is not None:
+            self._prepare(response, document_length)
+        self._connection.answered()
+        return True
 
     def _make_answer(self, response: InferResponse) -> None:
-        """Encode a response whose contents change, in a thread if it is large, and answer with the result."""
+        """Encode a response, in a thread if that takes long, and answer with the result."""
         assert self._model is not None  # it has answered
         encoding = self.head.response_encoding
         if json_bytes(response, self.options) > LARGE_BYTES:

@@ -20,9 +20,9 @@ import orjson
 
 from pyruntime.runtime.frontends.http.json_pieces import ELEMENTS, check_elements
 from pyruntime.runtime.frontends.http.json_tensors import unpack
-from pyruntime.runtime.frontends.http.kserve_request import OutputOptions
+from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, OutputOptions
 from pyruntime.runtime.native.plain import write_document
-from pyruntime.runtime.requests.types import InferResponse, OutputTensor, Parameter
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 
 
 def encode_infer(response: InferResponse, options: OutputOptions) -> tuple[bytes, int, list[memoryview | bytes]]:
@@ -32,10 +32,8 @@ def encode_infer(response: InferResponse, options: OutputOptions) -> tuple[bytes
     bytes. Raises InferenceError: INVALID_ARG where an output that is not binary has no JSON form, INTERNAL where its
     contents do not fill its shape.
     """
-    if options.binary is None and options.default_binary:
-        document, parts, _ = encode_binary(response)
-    else:
-        document, parts = _encode_any(response, options)
+    written = write_document(response, encode_parameters(response), options)
+    document, parts = encode_any(response, options) if written is None else written
     return document, len(document) if parts else 0, parts
 
 
@@ -53,31 +51,19 @@ def encode_large(
         written.append(output)
         return ELEMENTS
 
-    document, parts = _encode_any(response, options, write)
+    document, parts = encode_any(response, options, write)
     return document, written, parts
 
 
 def encode_binary(response: InferResponse) -> tuple[bytes, list[memoryview | bytes], int]:
-    """(document, the binary parts in order, the length of all of them in bytes), where all outputs are binary.
-
-    That is so for nearly all responses, whose documents native code writes.
-    """
-    written = write_document(response.id, response.model_name, response.model_version, response.outputs)
-    document, parts, length = _encode_outputs(response) if written is None else written
-    if response.parameters:
-        # In a string each quote is escaped, so this is the member.
-        at = document.index(b'"outputs":')
-        encoded = b'"parameters":%b,' % orjson.dumps(response.parameters)
-        return document[:at] + encoded + document[at:], parts, length + len(encoded)
-    return document, parts, length
-
-
-def _encode_outputs(response: InferResponse) -> tuple[bytes, list[memoryview | bytes], int]:
-    """As `encode_binary`, for any texts, and without parameters."""
-    parts = [output.data for output in response.outputs]
-    members = _members(response, [_binary_member(output) for output in response.outputs], {})
-    document = orjson.dumps({"id": response.id} | members if response.id else members)
+    """(document, the binary parts in order, the length of all of them in bytes), where all outputs are binary."""
+    document, _, parts = encode_infer(response, ALL_BINARY)
     return document, parts, len(document) + sum(map(len, parts))
+
+
+def encode_parameters(response: InferResponse) -> bytes:
+    """The parameters of a response as JSON, or nothing."""
+    return orjson.dumps(response.parameters) if response.parameters else b""
 
 
 def encode_error(message: str) -> bytes:
@@ -88,9 +74,10 @@ def encode_error(message: str) -> bytes:
         return orjson.dumps({"error": message.encode(errors="backslashreplace").decode()})
 
 
-def _encode_any(
+def encode_any(
     response: InferResponse, options: OutputOptions, write: Callable[[OutputTensor], object] = unpack
 ) -> tuple[bytes, list[memoryview | bytes]]:
+    """(document, the binary parts in order): the reference of `write_document`. `write` gives the JSON of contents."""
     parts: list[memoryview | bytes] = []
     outputs: list[dict[str, object]] = []
     for output in response.outputs:
@@ -101,20 +88,12 @@ def _encode_any(
             outputs.append(_binary_member(output))
         else:
             outputs.append(_tensor_member(output) | {"data": write(output)})
-    members = _members(response, outputs, response.parameters)
-    if response.id:
-        members = {"id": response.id} | members
-    return orjson.dumps(members), parts
-
-
-def _members(
-    response: InferResponse, outputs: list[dict[str, object]], parameters: dict[str, Parameter]
-) -> dict[str, object]:
-    members: dict[str, object] = {"model_name": response.model_name, "model_version": str(response.model_version)}
-    if parameters:
-        members["parameters"] = parameters
+    members: dict[str, object] = {"id": response.id} if response.id else {}
+    members |= {"model_name": response.model_name, "model_version": str(response.model_version)}
+    if response.parameters:
+        members["parameters"] = response.parameters
     members["outputs"] = outputs
-    return members
+    return orjson.dumps(members), parts
 
 
 def _tensor_member(output: OutputTensor) -> dict[str, object]:

@@ -3,6 +3,7 @@
 
 #include "infer_response.h"
 
+#include "json_contents.h"
 #include "json_text.h"
 
 namespace pyruntime {
@@ -40,6 +41,7 @@ bool InferDocument::BeginOutput(std::string_view name, std::string_view datatype
   text_ += has_outputs_ ? ",{\"name\":" : "{\"name\":";
   has_outputs_ = true;
   has_dims_ = false;
+  elements_ = 1;
   if (!AddJsonText(name, &text_)) return false;
   text_ += ",\"datatype\":";
   if (!AddJsonText(datatype, &text_)) return false;
@@ -51,12 +53,25 @@ void InferDocument::AddDim(int64_t dim) {
   if (has_dims_) text_ += ',';
   has_dims_ = true;
   text_ += std::to_string(dim);
+  int64_t elements;
+  if (elements_ && !__builtin_mul_overflow(*elements_, dim, &elements)) {
+    elements_ = elements;
+  } else {
+    elements_.reset();
+  }
 }
 
-void InferDocument::EndOutput(uint64_t byte_size) {
+void InferDocument::EndBinary(uint64_t byte_size) {
   text_ += "],\"parameters\":{\"binary_data_size\":";
   text_ += std::to_string(byte_size);
   text_ += "}}";
+}
+
+bool InferDocument::EndWithData(std::string_view datatype, std::string_view contents) {
+  text_ += "],\"data\":[";
+  if (!elements_ || !AddContents(datatype, contents, *elements_, &text_)) return false;
+  text_ += "]}";
+  return true;
 }
 
 const std::string& InferDocument::End() {

@@ -26,6 +26,9 @@ constexpr int kSmallPlaces = -5;
 
 bool StartsWithDigit(const char* at, const char* end) { return at < end && *at >= '0' && *at <= '9'; }
 
+// The room for a number: 17 digits, five zeros before them, and a point, or an exponent.
+constexpr size_t kNumberBytesMax = 48;
+
 // The digits of a number without its point, unless they are too many.
 struct Digits {
   uint64_t value = 0;
@@ -61,6 +64,39 @@ bool ReadExponent(const char** at, const char* end, int* exponent) {
   }
   *exponent += is_negative ? -value : value;
   return true;
+}
+
+// Adds a number as orjson does that is written as a digit, perhaps a point and more of them, and an exponent of two or
+// three digits.
+void AddPlaces(const char* begin, const char* end, std::string* json) {
+  const char* mark = end - (end[-4] == 'e' ? 4 : 5);
+  int exponent = 0;
+  for (const char* at = mark + 2; at < end; ++at) exponent = exponent * 10 + (*at - '0');
+  if (mark[1] == '-') exponent = -exponent;
+  const int places = exponent + 1;  // before the point
+  const char* rest = begin + 2;
+  const size_t more = mark > rest ? static_cast<size_t>(mark - rest) : 0;
+  char made[kNumberBytesMax];
+  char* at = made;
+  if (places <= kSmallPlaces) {
+    at = std::copy(begin, mark + 2, at);  // with the sign
+    at = std::to_chars(at, made + sizeof made, -exponent).ptr;
+  } else if (places <= 0) {
+    *at++ = '0';
+    *at++ = '.';
+    at = std::fill_n(at, -places, '0');
+    *at++ = *begin;
+    at = std::copy_n(rest, more, at);
+  } else {
+    const auto before = static_cast<size_t>(exponent);
+    *at++ = *begin;
+    at = std::copy_n(rest, std::min(before, more), at);
+    if (more < before) at = std::fill_n(at, before - more, '0');
+    *at++ = '.';
+    if (more > before) at = std::copy_n(rest + before, more - before, at);
+    else *at++ = '0';
+  }
+  json->append(made, at);
 }
 
 }  // namespace
@@ -105,7 +141,7 @@ bool AddJsonDouble(double value, std::string* json) {
   if (std::signbit(value)) *json += '-';
   const double size = std::fabs(value);
   if (!(size < kLarge)) return false;
-  char text[32];
+  char text[kNumberBytesMax];
   if (size < static_cast<double>(kExactMax) && size == std::floor(size)) {
     const auto [end, error] = std::to_chars(text, text + sizeof text, static_cast<uint64_t>(size));
     (void)error;  // there is room
@@ -114,35 +150,9 @@ bool AddJsonDouble(double value, std::string* json) {
     return true;
   }
 #ifdef __cpp_lib_to_chars
-  // A digit, perhaps a point and more of them, and an exponent of two digits at least.
   const auto [end, error] = std::to_chars(text, text + sizeof text, size, std::chars_format::scientific);
-  const char* mark = std::find(text, end, 'e');
-  int exponent = 0;
-  if (error != std::errc() || mark == end) return false;
-  std::from_chars(mark + (mark[1] == '+' ? 2 : 1), end, exponent);
-  const int places = exponent + 1;  // before the point
-  const std::string_view first(text, 1), rest(text + 2, mark > text + 1 ? static_cast<size_t>(mark - text - 2) : 0);
-  if (places <= kSmallPlaces) {
-    json->append(static_cast<const char*>(text), mark);
-    *json += 'e';
-    *json += std::to_string(exponent);
-  } else if (places <= 0) {
-    *json += "0.";
-    json->append(static_cast<size_t>(-places), '0');
-    *json += first;
-    *json += rest;
-  } else {
-    const auto before = static_cast<size_t>(exponent);
-    *json += first;
-    *json += rest.substr(0, before);
-    if (rest.size() > before) {
-      *json += '.';
-      *json += rest.substr(before);
-    } else {
-      json->append(before - rest.size(), '0');
-      *json += ".0";
-    }
-  }
+  if (error != std::errc()) return false;
+  AddPlaces(text, end, json);
   return true;
 #else
   return false;

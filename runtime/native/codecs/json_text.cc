@@ -105,7 +105,8 @@ bool ReadEscape(const char** at, const char* end, std::string* text) {
   return false;
 }
 
-// Adds a control character, a quote or a backslash as orjson does.
+// Adds a control character, a quote or a backslash as orjson does. It may have become any other one: models write
+// texts to memory that is theirs, too.
 void AddEscape(char character, std::string* json) {
   constexpr char kHex[] = "0123456789abcdef";
   for (const char* each = kEscapes; *each != '\0'; each += 2) {
@@ -116,7 +117,7 @@ void AddEscape(char character, std::string* json) {
     }
   }
   *json += "\\u00";
-  *json += kHex[character >> 4];
+  *json += kHex[character >> 4 & 0xf];
   *json += kHex[character & 0xf];
 }
 

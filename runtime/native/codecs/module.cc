@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The module pyruntime.runtime.native._codecs, which _codecs.pyi describes. Only this file, *_reader.cc,
-// binary_answer.cc and written_responses.cc know Python.
+// http_answer.cc and written_responses.cc know Python.
 
-#include "binary_answer.h"
 #include "call_reader.h"
 #include "head_reader.h"
+#include "http_answer.h"
 #include "infer_reader.h"
 #include "objects.h"
 #include "output_reader.h"

@@ -10,10 +10,26 @@
 
 namespace pyruntime {
 
-// The attributes of responses and of outputs.
-enum Attribute { kName, kDatatype, kShape, kData, kPlace, kId, kModelName, kModelVersion, kOutputs, kParameters, kCount };
-constexpr const char* kAttributes[kCount] = {"name", "datatype",   "shape",         "data",    "place",
-                                             "id",   "model_name", "model_version", "outputs", "parameters"};
+// The attributes of responses, of outputs, and of options for these.
+enum Attribute {
+  kName,
+  kDatatype,
+  kShape,
+  kData,
+  kPlace,
+  kId,
+  kModelName,
+  kModelVersion,
+  kOutputs,
+  kParameters,
+  kDefaultBinary,
+  kBinary,
+  kCount,
+};
+constexpr const char* kAttributes[kCount] = {
+    "name",       "datatype",      "shape",   "data",       "place",          "id",
+    "model_name", "model_version", "outputs", "parameters", "default_binary", "binary",
+};
 
 // The names of the attributes.
 struct State {
@@ -26,8 +42,7 @@ inline Ref Get(const State& state, PyObject* object, Attribute attribute) {
   return Ref(PyObject_GetAttr(object, state.names[attribute]));
 }
 
-// The functions of the module that write responses, as Python calls them.
-PyObject* WriteDocument(PyObject* module, PyObject* const* arguments, Py_ssize_t count);
+// The function write_message of the module, as Python calls it.
 PyObject* WriteMessage(PyObject* module, PyObject* const* arguments, Py_ssize_t count);
 
 }  // namespace pyruntime

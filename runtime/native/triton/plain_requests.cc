@@ -107,7 +107,7 @@ bool PlainRequests::Write(const TRITONBACKEND_Response& response, std::string* t
   for (const TRITONBACKEND_Output& output : response.outputs) {
     if (!IsAsDeclared(output) || !document.BeginOutput(output.name, NameOf(output.datatype))) return false;
     for (const int64_t dim : output.shape) document.AddDim(dim);
-    document.EndOutput(output.buffer.size());
+    document.EndBinary(output.buffer.size());
   }
   const std::string& written = document.End();
   const size_t length = written.size() + ContentsOf(response);

@@ -6,18 +6,14 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tritonclient.http import InferResult
 from tritonclient.utils import serialize_byte_tensor
 
-from pyruntime.runtime.frontends.http import kserve_response
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, OutputOptions
 from pyruntime.runtime.frontends.http.kserve_response import (
     encode_error,
     encode_infer,
 )
-from pyruntime.runtime.native._codecs import write_document
 from pyruntime.runtime.requests.types import InferResponse, KeptOutputs, OutputTensor
 from pyruntime.utils.dtypes import BY_NAME, DATATYPES
 from pyruntime.utils.errors import Code, InferenceError
@@ -186,28 +182,6 @@ def test_ids_and_parameters_are_members_whatever_they_contain():
             described = {"datatype": "INT8", "shape": [1], "parameters": {"binary_data_size": 1}}
             members["outputs"] = [{"name": '"outputs":['} | described]
             assert (document, contents) == (json.dumps(members, separators=(",", ":")).encode(), b"\1")
-
-
-OUTPUTS = st.builds(
-    OutputTensor,
-    st.text(),
-    st.sampled_from([each.name for each in DATATYPES]),
-    st.lists(st.integers(0, 2**70)),
-    st.binary(),
-)
-
-
-@given(st.text(), st.text(), st.integers(1, 2**63 - 1), st.lists(OUTPUTS))
-def test_native_code_writes_the_bytes_of_the_reference(id, name, version, outputs):
-    """Or leaves a response to it: one with other texts than printable ASCII, or with sizes beyond 64 bits."""
-    response = InferResponse(name, version, id, outputs)
-    written = write_document(id, name, version, outputs)
-    if written is not None:
-        assert written == kserve_response._encode_outputs(response)
-    else:
-        texts = [id, name, *(output.name for output in outputs)]
-        is_plain = all(text.isascii() and text.isprintable() and not set('"\\') & set(text) for text in texts)
-        assert not is_plain or any(dim >= 2**63 for output in outputs for dim in output.shape)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@
 
 namespace pyruntime {
 
-// The function of the module that writes a whole response over HTTP, as Python calls it.
+// The functions write_answer and write_document of the module, as Python calls them.
 PyObject* WriteAnswer(PyObject* module, PyObject* const* arguments, Py_ssize_t count);
+PyObject* WriteDocument(PyObject* module, PyObject* const* arguments, Py_ssize_t count);
 
 }  // namespace pyruntime

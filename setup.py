@@ -27,6 +27,8 @@ CODECS_OF_HTTP = (
     "json_text",
 )
 STABLE_ABI = [("Py_LIMITED_API", "0x030B0000")]
+# Of what stubs load: of the oldest Python that models may have.
+STABLE_ABI_OF_STUBS = [("Py_LIMITED_API", "0x03080000")]
 # Whoever sets flags of their own gets what they say, and a build that nobody else uses.
 HAS_FLAGS = any(name in os.environ for name in ("CFLAGS", "CXXFLAGS", "LDFLAGS"))
 # Python has everything compiled with -g: of C++ that makes thirty times as much.
@@ -48,6 +50,10 @@ NEEDED = {
     ),
     "pyruntime.utils._frames": (
         "the messages between server and models, which need a C compiler and the headers of Python (Debian and Ubuntu: "
+        "apt-get install gcc python3-dev)"
+    ),
+    "pyruntime.stub._plain": (
+        "the requests and responses of models, which need a C compiler and the headers of Python (Debian and Ubuntu: "
         "apt-get install gcc python3-dev)"
     ),
     "pyruntime.stub.native._guard": (
@@ -168,8 +174,17 @@ triton = Extension(
 frames = Extension(
     "pyruntime.utils._frames",
     sources=["utils/native/frames.c"],
-    # Stubs load it, too: of the oldest Python that models may have.
-    define_macros=[("Py_LIMITED_API", "0x03080000")],
+    depends=["utils/native/pack.h"],
+    define_macros=STABLE_ABI_OF_STUBS,
+    extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", *NO_SYMBOLS],
+    py_limited_api=True,
+)
+plain = Extension(
+    "pyruntime.stub._plain",
+    sources=paths("stub/native", "plain*.c"),
+    depends=["stub/native/plain.h", "utils/native/pack.h"],
+    include_dirs=["utils/native"],
+    define_macros=STABLE_ABI_OF_STUBS,
     extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", *NO_SYMBOLS],
     py_limited_api=True,
 )
@@ -186,4 +201,7 @@ torch_allocator = Extension(
     extra_link_args=["-pthread"],
     py_limited_api=True,
 )
-setup(ext_modules=[http2, codecs, triton, frames, guard, torch_allocator], cmdclass={"build_ext": BuildExtension})
+setup(
+    ext_modules=[http2, codecs, triton, frames, plain, guard, torch_allocator],
+    cmdclass={"build_ext": BuildExtension},
+)

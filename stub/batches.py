@@ -17,7 +17,7 @@ import time
 import traceback
 from typing import Any, Dict, Iterable, List, NoReturn, Optional, Set
 
-from pyruntime.stub import gpus
+from pyruntime.stub import gpus, plain
 from pyruntime.stub.client_memory import ClientOutputs
 from pyruntime.stub.coroutines import Coroutines
 from pyruntime.stub.execute_result import WrongResponses, check_responses
@@ -61,7 +61,7 @@ class Batches:
         self._root = root
         self._outputs = outputs
         self._decoupled = decoupled
-        self._kept = KeptInputs()
+        self._kept = KeptInputs(plain.still_held)
         self._lock = threading.RLock()
         self._running: Dict[int, int] = {}
         # When execute was called for the batches that the host has no answer to.
@@ -91,10 +91,7 @@ class Batches:
     def execute(self, message: Infer, coroutines: Coroutines) -> None:
         """Execute one batch and answer it."""
         batch = message.batch
-        region, outputs = self._region, self._outputs
-        requests = []
-        for serial, each in enumerate(message.requests, batch):  # faster than a comprehension
-            requests.append(InferenceRequest._from_wire(region, each, outputs, serial))
+        requests = plain.make_requests(message.requests, self._region, self._outputs, batch)
         ident = threading.get_ident()
         self._running[ident] = batch
         responses: Any = None

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 # The number of requests that one call examines: a model may keep thousands, and no batch should wait for all of them.
 LOOKS_MAX = 64
@@ -74,6 +74,13 @@ def _measure() -> _Counts:
 
 
 ALONE = _measure()
+
+
+def held_alone(requests: List[Any]) -> List[int]:
+    """As `still_held`, of the requests of a batch."""
+    return still_held(requests, ALONE)
+
+
 # For a _KeptRequest in place of its request: only the counts of its inputs matter.
 _INPUTS_ONLY = _Counts(sys.maxsize, *ALONE[1:])
 
@@ -96,14 +103,16 @@ class _KeptRequest:
 class KeptInputs:
     """The requests whose inputs the model keeps, by serial. Not thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, look: Optional[Callable[[List[Any]], List[int]]] = None) -> None:
+        """`look` takes the place of `held_alone`."""
+        self._look = look or held_alone
         # Callers only ask whether there are any.
         self.watched: Dict[int, _KeptRequest] = {}
 
     def find(self, batch: int, requests: List[Any]) -> Dict[int, Any]:
         """Those of `requests` that are still referenced, by serial. Pass them to `watch` after informing the host."""
         everything = sys.getrefcount(requests) > _LIST_ALONE
-        held = list(range(len(requests))) if everything else still_held(requests, ALONE)
+        held = list(range(len(requests))) if everything else self._look(requests)
         return {batch + index: _KeptRequest(requests[index]) for index in held} if held else {}
 
     def watch(self, held: Dict[int, Any]) -> None:

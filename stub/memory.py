@@ -172,7 +172,8 @@ class Regions(Source):
         self._grants = grants
         self._regions: Dict[int, Union[Region, Granted]] = {0: requests}
         self._number = 0
-        self._own_end = requests.limit
+        # The memory of the request region, and its last address: for native code, too.
+        self.own = (requests.map, requests.limit)
         self._pointer = pointer_of(requests.map)
         self._lock = threading.Lock()
         self._gpu: Optional[GpuMemory] = None
@@ -209,8 +210,8 @@ class Regions(Source):
         """See Source; for a request's tensors."""
         if type(at) is bytes:
             return bytearray(at), 0
-        if at <= self._own_end:
-            return self.requests.map, at
+        if at <= self.own[1]:
+            return self.own[0], at
         if is_large(size):
             return self.map(at, size, None, shared=False), at % PAGE_BYTES
         return bytearray(self.read(at, size)), 0
@@ -224,8 +225,8 @@ class Regions(Source):
         """See Source."""
         if type(at) is bytes:
             return at
-        if at <= self._own_end:
-            return self.requests.map[at : at + size]
+        if at <= self.own[1]:
+            return self.own[0][at : at + size]
         number, offset = split(at)
         return self._region(number).read(offset, size)
 
@@ -238,7 +239,7 @@ class Regions(Source):
 
     def is_granted(self, at: Any) -> bool:
         """Whether an address is in a region of another process."""
-        return type(at) is int and at > self._own_end and split(at)[0] != self._number
+        return type(at) is int and at > self.own[1] and split(at)[0] != self._number
 
     def expect(self, at: int) -> None:
         """Receive the region of an address now, because the grants socket can queue only a few."""

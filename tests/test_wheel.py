@@ -111,10 +111,11 @@ def test_extensions(environment, tmp_path):
     """The parts in C and C++ are there."""
     code = (
         "from pyruntime.runtime.native import _http2, _triton; from pyruntime.utils import _frames; "
-        "print(_http2.__file__, _triton.__file__, _frames.__file__)"
+        "from pyruntime.stub import _plain; "
+        "print(_http2.__file__, _triton.__file__, _frames.__file__, _plain.__file__)"
     )
     said = run(environment, "-c", code, cwd=tmp_path).split()
-    assert [Path(path).is_relative_to(environment) for path in said] == [True] * 3, said
+    assert [Path(path).is_relative_to(environment) for path in said] == [True] * 4, said
 
 
 def test_platform(environment):

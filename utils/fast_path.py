@@ -4,7 +4,7 @@
 
 Python is the reference of what native code does. Without the fast path a fault is not native code's. It is decided once
 for a server and all of its processes, hence in the environment, and before the modules are imported that choose one of
-the two: no request pays for the choice. Those modules are utils/frames.py and runtime/native/plain.py.
+the two: no request pays for the choice. Those modules are utils/frames.py, stub/plain.py and runtime/native/plain.py.
 """
 
 from __future__ import annotations

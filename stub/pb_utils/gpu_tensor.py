@@ -18,7 +18,7 @@ import numpy as np
 from pyruntime.stub.gpus import gpu_of
 from pyruntime.stub.pb_utils import dlpack
 from pyruntime.stub.pb_utils.errors import TritonModelException
-from pyruntime.stub.pb_utils.tensor import _BF16_BITS, _DTYPES, _NO_BF16, Tensor
+from pyruntime.stub.pb_utils.tensor import _BF16_BITS, _NO_BF16, DTYPES, Tensor
 from pyruntime.utils.gpu.driver import GpuError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class GpuContents:
         self.owner = imported.owner
         self.shape = imported.shape
         self.read_only = imported.read_only
-        self.dtype: Any = _DTYPES.get(imported.datatype, _BF16_BITS)
+        self.dtype: Any = DTYPES.get(imported.datatype, _BF16_BITS)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self._name = name
 

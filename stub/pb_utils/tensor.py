@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from pyruntime.stub.memory import Source
     from pyruntime.utils.request_codec import TensorRef
 
-_DTYPES: Dict[str, Any] = {
+DTYPES: Dict[str, Any] = {
     datatype.name: np.dtype(datatype.numpy) for datatype in DATATYPES if datatype.numpy and datatype.size
 }
-_DATATYPES: Dict[Any, str] = {dtype: name for name, dtype in _DTYPES.items()}
+_DATATYPES: Dict[Any, str] = {dtype: name for name, dtype in DTYPES.items()}
 _BF16_BITS = np.dtype("<u2")
 _DL_CPU = (1, 0)
 _NO_BF16 = "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
@@ -78,7 +78,7 @@ class Tensor:
             if datatype is None:
                 raise TritonModelException("NumPy dtype is not supported.")
             if datatype != "BYTES":
-                array = array.astype(_DTYPES[datatype])  # from another byte order
+                array = array.astype(DTYPES[datatype])  # from another byte order
         self._name = __name
         self._datatype = datatype
         self._shape = list(array.shape)
@@ -124,7 +124,7 @@ class Tensor:
             raise TritonModelException(_NO_BF16)
         array = self._array
         if array is None:
-            dtype = _DTYPES.get(self._datatype)
+            dtype = DTYPES.get(self._datatype)
             array = self._array = self._map() if dtype is None else self._view(dtype)
         return array
 
@@ -185,7 +185,7 @@ class Tensor:
 
             return GpuTensor(__name, imported)
         pointer, shape, datatype, owner, _, read_only = imported
-        dtype = _DTYPES.get(datatype, _BF16_BITS)
+        dtype = DTYPES.get(datatype, _BF16_BITS)
         tensor = Tensor.__new__(Tensor)
         tensor._name = __name
         tensor._datatype = datatype
@@ -197,7 +197,7 @@ class Tensor:
     def _map(self) -> Any:
         if self._datatype == "BYTES":
             return deserialize_bytes_tensor(self._bytes()).reshape(self._shape)
-        return self._view(_DTYPES[self._datatype])
+        return self._view(DTYPES[self._datatype])
 
     def _view(self, dtype: Any) -> Any:
         assert self._region is not None  # a tensor has an array or a region

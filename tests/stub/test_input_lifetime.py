@@ -7,7 +7,8 @@ import gc
 import numpy as np
 import pytest
 
-from pyruntime.stub.input_lifetime import KeptInputs
+from pyruntime.stub import input_lifetime, plain
+from pyruntime.stub.input_lifetime import KeptInputs, held_alone
 from pyruntime.stub.pb_utils import serialize_byte_tensor
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.utils.request_codec import WireRequest
@@ -19,6 +20,11 @@ BYTES = serialize_byte_tensor(np.array([b"a", b"bc"], object))
 def region(regions):
     regions.requests.map[256 : 256 + len(BYTES)] = BYTES
     return regions
+
+
+@pytest.fixture(autouse=True, params=[held_alone, plain.still_held], ids=["Python", "native"])
+def _look(request, monkeypatch):
+    monkeypatch.setattr(input_lifetime, "held_alone", request.param)
 
 
 def make(region, count=3):

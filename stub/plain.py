@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of models, by native code where they are plain, or by Python: see utils/fast_path.py.
+
+Native code makes the same objects of the same classes, whose attributes it sets as Python does. What is not plain
+(memory of clients, GPUs, texts) goes to the functions in Python that it stands for, which are the reference. See
+native/plain.h.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Set, Tuple
+
+import numpy as np
+
+from pyruntime.stub import pb_utils
+from pyruntime.stub.input_lifetime import held_alone
+from pyruntime.stub.memory import Regions
+from pyruntime.stub.pb_utils.functions import get_input_tensor_by_name
+from pyruntime.stub.pb_utils.request import InferenceRequest
+from pyruntime.stub.pb_utils.tensor import DTYPES, Tensor
+from pyruntime.utils import fast_path
+
+__all__ = ["make_requests", "still_held"]
+
+
+def requests_from_wires(wires: List[Any], region: Any, outputs: Set[str], batch: int) -> List[InferenceRequest]:
+    """The requests of a batch, to a model with these outputs. The first one has the serial `batch`."""
+    requests = []
+    for serial, each in enumerate(wires, batch):  # faster than a comprehension
+        requests.append(InferenceRequest._from_wire(region, each, outputs, serial))
+    return requests
+
+
+# What native code stands for, and calls where anything is not plain.
+PYTHON: Dict[str, Callable[..., Any]] = {
+    "as_numpy": Tensor.as_numpy,
+    "get_input_tensor_by_name": get_input_tensor_by_name,
+    "inputs": InferenceRequest.inputs,
+    "request_of": InferenceRequest._from_wire,
+    "still_held": held_alone,
+    "tensor_of": Tensor._from_region,
+}
+
+try:
+    fast_path.require()
+    from pyruntime.stub import _plain
+
+    _SIZES: Dict[str, Tuple[Any, int]] = {name: (dtype, dtype.itemsize) for name, dtype in DTYPES.items()}
+    _plain.use(Tensor, InferenceRequest, Regions, np.ndarray, _SIZES, PYTHON)
+    make_requests, still_held = _plain.make_requests, _plain.still_held
+    # For models: Python's own is in the module that it is from.
+    pb_utils.get_input_tensor_by_name = _plain.get_input_tensor_by_name
+except ImportError:  # it has the stable ABI, which some Pythons cannot load, such as one without a GIL
+    make_requests, still_held = requests_from_wires, held_alone

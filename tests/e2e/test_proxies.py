@@ -33,8 +33,8 @@ class TritonPythonModel:
 # More than any of them takes unasked, and than fits into what lies between two sockets.
 LARGE_BYTES = 24 << 20
 ORIGIN = "http://models.example"
-PROXIES = ("nginx", "haproxy", "caddy", "apache")
-WITH_GRPC = ("nginx", "haproxy", "caddy")
+PROXIES = ("nginx", "haproxy", "caddy", "apache", "envoy")
+WITH_GRPC = ("nginx", "haproxy", "caddy", "envoy")
 # The server's page has another site for a browser than the server knows.
 DEFAULTS = {
     "nginx": "server { listen 8080; location / { proxy_pass http://127.0.0.1:8000; } }",
@@ -198,7 +198,7 @@ def test_the_health_checks_of_haproxy_reach_the_port_of_grpc(
                     client.is_server_live()
 
 
-@pytest.mark.parametrize("kind", ["haproxy", "caddy"])
+@pytest.mark.parametrize("kind", ["haproxy", "caddy", "envoy"])
 def test_a_server_that_is_not_ready(kind, model, serve, wait_until, tmp_path_factory, reserve_ports):
     """A proxy that asks for health answers for the server until its models are loaded."""
     model("echo", "raise ValueError")

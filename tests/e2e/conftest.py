@@ -130,13 +130,16 @@ def deploy(empty, tmp_path) -> Iterator[Callable[[], Server]]:
         print(server.log[begun:][-SHOWN_LOG:])
 
 
-# Executes a command of Python's in which limits of a module are others.
+# Executes a command of Python's in which limits of modules are others.
 _WITH_LIMITS = """
 import json, runpy, sys
 from importlib import import_module
-module, limits = import_module(sys.argv[1]), json.loads(sys.argv[2])
-assert limits.keys() <= vars(module).keys(), f"{module} has no such limit"
-vars(module).update(limits)
+modules, limits = [import_module(each) for each in json.loads(sys.argv[1])], json.loads(sys.argv[2])
+for name, value in limits.items():
+    having = [each for each in modules if name in vars(each)]
+    assert having, f"{modules} have no {name}"
+    for each in having:
+        setattr(each, name, value)
 sys.argv = sys.argv[5:]
 runpy.run_module("pyruntime", run_name="__main__", alter_sys=True)
 """
@@ -144,8 +147,16 @@ runpy.run_module("pyruntime", run_name="__main__", alter_sys=True)
 
 @pytest.fixture(scope="session")
 def with_limits():
-    """`serve(wrapper=with_limits(module, NAME=value))`: a server in which limits of a module are others."""
-    return lambda module, **limits: (sys.executable, "-c", _WITH_LIMITS, module.__name__, json.dumps(limits))
+    """`serve(wrapper=with_limits(module, NAME=value))`: a server in which limits of a module are others.
+
+    With several modules a limit is another one in each that has it.
+    """
+
+    def wrapper(*modules: ModuleType, **limits: object) -> tuple[str, ...]:
+        names = json.dumps([each.__name__ for each in modules])
+        return sys.executable, "-c", _WITH_LIMITS, names, json.dumps(limits)
+
+    return wrapper
 
 
 @pytest.fixture(scope="session")

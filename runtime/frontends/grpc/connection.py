@@ -476,7 +476,14 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if moves:
             self._keepalive.took()
         self._end_stalled(now, moves)
-        match self._keepalive.due(now, begun=self.session.begun, has_calls=bool(self._calls), blocked=self._unsent):
+        session = self.session
+        match self._keepalive.due(
+            now,
+            begun=session.begun,
+            has_calls=bool(self._calls),
+            blocked=self._write_paused,
+            waits=session.blocked,
+        ):
             case Action.CUT:
                 self.abort()
             case Action.PING:

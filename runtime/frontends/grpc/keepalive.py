@@ -15,8 +15,9 @@ from pyruntime.runtime.settings import ServerSettings
 
 # How long a client may take to complete the handshake of HTTP/2.
 HANDSHAKE_S_MAX = 20.0
-# A client that reads nothing for this long while responses wait for it is cut off, because these occupy memory. Clients
-# open windows late: one that reads 500 bytes a second may do so each two minutes.
+# A client that reads nothing for this long while responses wait for it is cut off, because these occupy memory. One
+# that opens no window, and says nothing else, is pinged after it. Kernels and clients say late that something was read:
+# for one that reads 500 bytes a second each two minutes.
 STALLED_S_MAX = 150.0
 # The shortest interval of pings by a client without calls, unless the settings permit more: as in gRPC.
 IDLE_PING_S_MIN = 7200.0
@@ -78,10 +79,11 @@ class Keepalive:
         self._strikes += 1
         return self._strikes_max > 0 and self._strikes > self._strikes_max
 
-    def due(self, now: float, *, begun: bool, has_calls: bool, blocked: bool) -> Action:
+    def due(self, now: float, *, begun: bool, has_calls: bool, blocked: bool, waits: bool) -> Action:
         """The action that is due now.
 
-        `begun`: the client has completed the handshake of HTTP/2. `blocked`: responses wait for the client.
+        `begun`: the client has completed the handshake of HTTP/2. `blocked`: responses wait for the client to take what
+        was sent before. `waits`: they wait for its windows, which a client that is gone would never open.
         """
         if not begun and now - self._opened >= HANDSHAKE_S_MAX:
             return Action.CUT
@@ -93,7 +95,8 @@ class Keepalive:
             return Action.SHUT_DOWN
         if self._pinged is not None:
             return Action.CUT if now - self._pinged >= self._ping_timeout else Action.NOTHING
-        if now - self._heard < self._ping_after or not (has_calls or self._ping_idle):
+        silence = min(self._ping_after, STALLED_S_MAX) if waits else self._ping_after
+        if now - self._heard < silence or not (has_calls or self._ping_idle):
             return Action.NOTHING
         if self._pings_max and self._pings_sent >= self._pings_max and not has_calls:
             return Action.NOTHING

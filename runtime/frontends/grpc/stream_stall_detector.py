@@ -8,12 +8,17 @@ keep its connection alive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pyruntime.runtime.frontends.grpc.keepalive import STALLED_S_MAX
 
 # The longest pause within a message, in seconds.
 HALF_MESSAGE_S_MAX = 30.0
+# A client that reads so slowly, in bytes a second, is not stuck.
+READ_BYTES_PER_S_MIN = 500
+# The bytes of a stream that a client may have taken and not read. gRPC's clients open windows of 4 MiB where a response
+# begins fast, and open them further only when much of that is read.
+TAKEN_BYTES_MAX = 4 << 20
 
 # The streams on which the client stopped sending, and those on which it stopped reading.
 Stalled = tuple[list[int], list[int]]
@@ -34,16 +39,24 @@ class Stalls:
         """
         rows = list(waiting)
         incoming = ((stream, taken) for stream, taken, _ in rows)
-        self._incoming, silent = _compare(now, self._incoming, incoming, HALF_MESSAGE_S_MAX)
+        self._incoming, silent = _compare(now, self._incoming, incoming, lambda _: HALF_MESSAGE_S_MAX)
         if moves:
             self._outgoing.clear()
         outgoing = ((stream, sent) for stream, _, sent in rows)
-        self._outgoing, stuck = _compare(now, self._outgoing, outgoing, STALLED_S_MAX)
+        self._outgoing, stuck = _compare(now, self._outgoing, outgoing, stuck_after)
         return silent, stuck
 
 
+def stuck_after(sent: int) -> float:
+    """After how many seconds a stream is stuck of which `sent` bytes were sent, while its window stays closed."""
+    return max(STALLED_S_MAX, min(sent, TAKEN_BYTES_MAX) / READ_BYTES_PER_S_MIN)
+
+
 def _compare(
-    now: float, before: dict[int, tuple[int, float]], counts: Iterable[tuple[int, int]], limit_s: float
+    now: float,
+    before: dict[int, tuple[int, float]],
+    counts: Iterable[tuple[int, int]],
+    limit_s: Callable[[int], float],
 ) -> tuple[dict[int, tuple[int, float]], list[int]]:
     seen = {}
     stalled = []
@@ -53,7 +66,7 @@ def _compare(
         last = before.get(stream)
         if last is None or last[0] != count:
             last = (count, now)
-        elif now - last[1] >= limit_s:
+        elif now - last[1] >= limit_s(count):
             stalled.append(stream)
         seen[stream] = last
     return seen, stalled

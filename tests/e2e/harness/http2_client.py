@@ -96,10 +96,10 @@ class BareClient:
             if not data:
                 break
 
-    def read(self) -> bool:
-        """Read once, and note the events; False at the end."""
+    def read(self, size: int = 1 << 16) -> bool:
+        """Read once, `size` bytes at most, and note the events; False at the end."""
         try:
-            data = self.sock.recv(1 << 16)
+            data = self.sock.recv(size)
         except ConnectionError:
             data = b""
         self._rest += data

@@ -18,8 +18,8 @@ def keepalive(jitter=0.0, **settings):
     return Keepalive(ServerSettings(("/models",), **settings), 0.0, jitter)
 
 
-def due(policy, now, has_calls=False, blocked=False, begun=True):
-    return policy.due(now, begun=begun, has_calls=has_calls, blocked=blocked)
+def due(policy, now, has_calls=False, blocked=False, begun=True, waits=False):
+    return policy.due(now, begun=begun, has_calls=has_calls, blocked=blocked, waits=waits)
 
 
 def begun(**settings):
@@ -99,6 +99,23 @@ def test_age_without_end_of_grace():
     policy = begun(grpc_max_connection_age_ms=10_000)
     assert due(policy, 10.0) is Action.SHUT_DOWN
     assert due(policy, 1000.0) is Action.NOTHING
+
+
+def test_a_client_that_opens_no_window_is_pinged():
+    """One that is gone does not answer, and is cut; one that reads slowly answers."""
+    policy = begun(grpc_keepalive_timeout_ms=2_000)
+    assert due(policy, STALLED_S_MAX - 1, has_calls=True, waits=True) is Action.NOTHING
+    assert due(policy, STALLED_S_MAX, has_calls=True) is Action.NOTHING
+    assert due(policy, STALLED_S_MAX, has_calls=True, waits=True) is Action.PING
+    policy.received(STALLED_S_MAX + 1)
+    assert due(policy, STALLED_S_MAX + 2, has_calls=True, waits=True) is Action.NOTHING
+    assert due(policy, 2 * STALLED_S_MAX + 1, has_calls=True, waits=True) is Action.PING
+    assert due(policy, 2 * STALLED_S_MAX + 3, has_calls=True, waits=True) is Action.CUT
+
+
+def test_pings_that_are_wanted_earlier():
+    policy = begun(grpc_keepalive_time_ms=10_000)
+    assert due(policy, 10.0, has_calls=True, waits=True) is Action.PING
 
 
 def test_a_client_that_takes_nothing_is_cut():

@@ -3,7 +3,12 @@
 """Which streams are found to make no progress."""
 
 from pyruntime.runtime.frontends.grpc.keepalive import STALLED_S_MAX
-from pyruntime.runtime.frontends.grpc.stream_stall_detector import HALF_MESSAGE_S_MAX, Stalls
+from pyruntime.runtime.frontends.grpc.stream_stall_detector import (
+    HALF_MESSAGE_S_MAX,
+    READ_BYTES_PER_S_MIN,
+    TAKEN_BYTES_MAX,
+    Stalls,
+)
 
 
 def test_streams_that_do_not_move():
@@ -32,3 +37,13 @@ def test_progress():
     stalls.look(1000.0, [(1, 5, 5)])
     stalls.look(1000.0 + STALLED_S_MAX / 2, [])
     assert stalls.look(1000.0 + STALLED_S_MAX, [(1, 5, 5)]) == ([], [])
+
+
+def test_client_that_has_taken_much():
+    """It has as long as it needs to read that slowly, before it must open a window: up to a limit."""
+    for taken, most in ((1 << 20, 1 << 20), (1 << 30, TAKEN_BYTES_MAX)):
+        stalls = Stalls()
+        patience = most / READ_BYTES_PER_S_MIN
+        assert stalls.look(0.0, [(1, -1, taken)]) == ([], [])
+        assert stalls.look(patience - 1, [(1, -1, taken)]) == ([], [])
+        assert stalls.look(patience, [(1, -1, taken)]) == ([], [1])

@@ -24,15 +24,16 @@ FLAKY_MAX = 5
 def verdict(first: dict[str, str], again: dict[str, str]) -> tuple[list[str], bool]:
     """The lines that end a run in which the tests `first` failed, and then those of `again`; and whether it passed.
 
-    Both map the name of a test to what it printed.
+    Both map the name of a test to what it printed. More than FLAKY_MAX tests are not run again.
     """
+    if len(first) > FLAKY_MAX:
+        count = f"{len(first)} tests failed at first, and {FLAKY_MAX} may: the run fails"
+        return [*(f"FAILED {test}" for test in first), count], False
     flaky = [test for test in first if test not in again]
     lines = [f"FAILED TWICE {test}" for test in again]
     for test in flaky:
         lines += [f"FLAKY {test}", *(f"    {line}" for line in first[test].splitlines())]
-    if len(first) > FLAKY_MAX:
-        lines.append(f"{len(first)} tests failed at first, and {FLAKY_MAX} may: the run fails")
-    return lines, not again and len(first) <= FLAKY_MAX
+    return lines, not again
 
 
 def run_again(tests: list[str], kept: Path, options: Sequence[str] = ()) -> dict[str, str]:
@@ -58,7 +59,7 @@ def main(failures: str, kept: str, *options: str) -> int:
     if not first:
         print("flaky.py: the run failed, but no test did")
         return 1
-    again = run_again(list(first), folder, options) if len(first) <= FLAKY_MAX else dict(first)
+    again = run_again(list(first), folder, options) if len(first) <= FLAKY_MAX else {}
     lines, passed = verdict(first, again)
     print(*lines, f"What both runs printed: {folder}/first.txt, {folder}/again.txt", sep="\n")
     return 0 if passed else 1

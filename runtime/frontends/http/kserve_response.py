@@ -23,6 +23,10 @@ from pyruntime.runtime.frontends.http.json_tensors import unpack
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, OutputOptions
 from pyruntime.runtime.native.plain import write_document
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
+from pyruntime.utils.errors import Code, InferenceError
+
+# What clients read that end their side of the connection, and so cancel what has not begun.
+CANCELLED = "the request was cancelled"
 
 
 def encode_infer(response: InferResponse, options: OutputOptions) -> tuple[bytes, int, list[memoryview | bytes]]:
@@ -72,6 +76,12 @@ def encode_error(message: str) -> bytes:
         return orjson.dumps({"error": message})
     except TypeError:  # a lone surrogate, from a file name for instance
         return orjson.dumps({"error": message.encode(errors="backslashreplace").decode()})
+
+
+def encode_failure(failure: InferenceError) -> bytes:
+    """The body of the answer to a request that has failed. A cancelled one has no message, but somebody may read it."""
+    is_silent = failure.code is Code.CANCELLED and not failure.message
+    return encode_error(CANCELLED if is_silent else failure.message)
 
 
 def encode_any(

@@ -10,6 +10,7 @@ import pytest
 from pyruntime.runtime.frontends.http import incoming_body, lingering
 from pyruntime.runtime.frontends.http.connection import PIPELINED_MAX
 from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX
+from pyruntime.runtime.frontends.http.kserve_response import CANCELLED
 from pyruntime.runtime.frontends.http.lingering import DISCARDED_BYTES_MAX
 from pyruntime.runtime.frontends.http.request_head import HEAD_BYTES_MAX
 from pyruntime.utils.errors import Code, InferenceError, OutOfMemoryError
@@ -307,7 +308,8 @@ class TestClosing:
         transport.feed(infer_json(1))
         assert transport._connection.eof_received()
         assert server.instance.jobs == []
-        assert transport.statuses() == [400]
+        ((status, _, body),) = transport.responses()
+        assert (status, json.loads(body)) == (400, {"error": CANCELLED})
         assert transport.closed
         assert server.is_idle()
 

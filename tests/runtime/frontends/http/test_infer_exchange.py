@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from pyruntime.runtime.config.inputs import STRINGS_AT_ONCE_BYTES_MAX
+from pyruntime.runtime.frontends.http.kserve_response import CANCELLED
 from pyruntime.runtime.inference.threads import ANSWERED_AT_ONCE_MAX, DECOMPRESSED_AT_ONCE_MAX, PARSED_AT_ONCE_MAX
 
 COMPRESS = {"gzip": gzip.compress, "deflate": zlib.compress}
@@ -258,7 +259,7 @@ class TestThreads:
             transport.feed(post(body, Content_Encoding="gzip"))
             assert transport._connection.eof_received()
             # In this turn of the event loop: no step follows the one that a thread may have begun.
-            assert json.loads(transport.responses()[0][2]) == {"error": ""}
+            assert json.loads(transport.responses()[0][2]) == {"error": CANCELLED}
             assert server.state.pending_bytes.used == 0
 
         with_threads(server, act)

@@ -167,7 +167,7 @@ void CheckResponse(const Read& read) {
     const pyruntime::DeclaredInput& input = read.model.inputs[tensor.input];
     Check(document.BeginOutput(input.name, input.datatype), "a response has outputs");
     for (size_t index = 0; index < tensor.dims; ++index) document.AddDim(tensor.shape[index]);
-    document.EndOutput(tensor.byte_size);
+    document.EndBinary(tensor.byte_size);
   }
   Check(fuzz::StrictJson::IsObject(document.End()), "a response is JSON");
 }

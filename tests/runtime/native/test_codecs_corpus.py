@@ -15,9 +15,12 @@ from google.protobuf.message import DecodeError
 from pyruntime.runtime.config.spec import TensorSpec
 from pyruntime.runtime.frontends.grpc.head import HeadReader
 from pyruntime.runtime.frontends.grpc.schema import ModelInferRequest
+from pyruntime.runtime.frontends.http.kserve_request import ALL_JSON
+from pyruntime.runtime.frontends.http.kserve_response import encode_any
 from pyruntime.runtime.frontends.http.request_head import read_plain
-from pyruntime.runtime.native._codecs import read_call
-from pyruntime.utils.dtypes import DATATYPES
+from pyruntime.runtime.native._codecs import read_call, write_document
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
+from pyruntime.utils.dtypes import BY_NAME, DATATYPES
 
 from ..model_specs import BARE_SPEC
 from .plain_bodies import ALONE, BATCHING, check_request_is_read_as_by_the_reference
@@ -51,6 +54,8 @@ MEMBER_OF = {
     "BYTES": "bytes_contents",
 }
 DATATYPES_WITH_MEMBERS = list(MEMBER_OF)
+# Those of tests/native/fuzz/responses.cc.
+DATATYPES_OF_RESPONSES = [*MEMBER_OF, "FP16"]
 
 
 def check_head(head):
@@ -100,6 +105,34 @@ def check_contents(data):
     return check_message(b"\x02\x2a" + varint(len(part)) + part)
 
 
+def check_response(data):
+    """An output in a document, which has the text for its name and the id of the request."""
+    if len(data) < 3:
+        return False
+    datatype, surplus, length = DATATYPES_OF_RESPONSES[data[0] % len(DATATYPES_OF_RESPONSES)], data[1], data[2]
+    text, contents = data[3 : 3 + length], data[3 + length :]
+    count = len(strings_in(contents)) if datatype == "BYTES" else len(contents) // BY_NAME[datatype].size
+    try:
+        text = text.decode()
+    except UnicodeDecodeError:
+        return False
+    outputs = [OutputTensor(text, datatype, [count + (surplus == 1)], memoryview(contents))]
+    response = InferResponse(text, 1, text, outputs)
+    document = write_document(response, b"", ALL_JSON)
+    if document is not None:
+        assert document == encode_any(response, ALL_JSON)
+    return document is not None
+
+
+def strings_in(contents):
+    """Those that are complete, each with its length before it."""
+    found = []
+    while len(contents) >= 4 and len(contents) >= (end := 4 + int.from_bytes(contents[:4], "little")):
+        found.append(contents[4:end])
+        contents = contents[end:]
+    return found
+
+
 def varint(number):
     """Of two bytes."""
     assert number < 1 << 14
@@ -112,6 +145,7 @@ CHECKS = {
     "document": check_document,
     "head": check_head,
     "message": check_message,
+    "responses": check_response,
 }
 FILES = [(codec, path) for codec in CHECKS for path in sorted((CORPUS / codec).iterdir())]
 

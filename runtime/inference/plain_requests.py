@@ -84,6 +84,17 @@ class PlainRequests:
         # As the constructor does, which costs a call.
         return None if fields is None else tuple.__new__(PlainRequest, fields)
 
+    def read_generate(self, body: bytes | bytearray, allocate: Allocate) -> PlainRequest | None:
+        """A request of the generate extension; None if it is not plain. `allocate` as in `read_document`."""
+        if self._reader is None:
+            return None
+        try:
+            fields = self._reader.read_generate(body, allocate)
+        except InferenceError:
+            return None
+        # As the constructor does, which costs a call.
+        return None if fields is None else tuple.__new__(PlainRequest, fields)
+
     def read_message(
         self, id: str, message: bytes, memory: memoryview | bytearray, address: int
     ) -> PlainRequest | None:

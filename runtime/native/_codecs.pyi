@@ -119,6 +119,12 @@ class InferReader:
         the document. What it raises is raised.
         """
 
+    def read_generate(self, body: Buffer, allocate: Callable[[int, int, bytes], RequestSlot], /) -> Plain | None:
+        """A request of the generate extension, whose members are inputs and parameters. `allocate` as above.
+
+        Accepted are parameters that are texts, numbers and Booleans, also in "parameters", and inputs beside that.
+        """
+
     def read_message(self, id: str, message: Buffer, memory: Buffer, address: int, /) -> Plain | None:
         """A ModelInferRequest whose target was read. The contents are copied to `memory`, which lies at `address`.
 

@@ -44,7 +44,7 @@ else:
         def __init__(self, *arguments: object) -> None:
             pass
 
-        read = read_all = read_document = read_message = miss
+        read = read_all = read_document = read_generate = read_message = miss
 
     InferReader = OutputReader = PlainHeadReader = Misses
     read_call = read_target = write_answer = write_document = write_message = miss

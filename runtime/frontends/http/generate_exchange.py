@@ -62,10 +62,14 @@ class _GeneratingExchange(LargeExchange[None]):
             model = self._find_model()
         if len(self._body) > PARSED_AT_ONCE_MAX:
             self._run(partial(LongStrings, self._body), self._read, "read a request")
-        else:
+            return
+        plain = None if self.head.forwarded else model.plain.read_generate(self._body, model.memory.allocate)
+        if plain is None:
             self._state.intake.submit(self, model)
-            if self._claim is not None:
-                self._end_claim()
+        else:
+            self._state.intake.submit_plain(self, model, plain, None)
+        if self._claim is not None:
+            self._end_claim()
 
     def _read(self, strings: LongStrings) -> None:
         """Have a thread look how much memory a large request may take."""

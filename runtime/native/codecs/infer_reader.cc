@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "generate_document.h"
 #include "infer_document.h"
 #include "infer_message.h"
 #include "infer_request.h"
@@ -166,6 +167,19 @@ PyObject* ReaderReadDocument(PyObject* self, PyObject* const* arguments, Py_ssiz
   return RequestTuple(reader, request, Text(request.id), address, arguments[3]);
 }
 
+PyObject* ReaderReadGenerate(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 2) {
+    PyErr_SetString(PyExc_TypeError, "read_generate() takes a body, and memory");
+    return nullptr;
+  }
+  const View view(arguments[0]);
+  if (!view) return nullptr;
+  const InferReader& reader = ReaderOf(self);
+  InferRequest request;
+  if (!ReadGenerateDocument(reader.model, view.bytes(), &request)) Py_RETURN_NONE;
+  return RequestTuple(reader, request, Text(request.id), 0, arguments[1]);
+}
+
 PyObject* ReaderReadMessage(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 4) {
     PyErr_SetString(PyExc_TypeError, "read_message() takes an id, a message, memory, and an address");
@@ -183,6 +197,8 @@ PyObject* ReaderReadMessage(PyObject* self, PyObject* const* arguments, Py_ssize
 
 PyMethodDef reader_methods[] = {
     {"read_document", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(ReaderReadDocument)), METH_FASTCALL,
+     nullptr},
+    {"read_generate", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(ReaderReadGenerate)), METH_FASTCALL,
      nullptr},
     {"read_message", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(ReaderReadMessage)), METH_FASTCALL,
      nullptr},

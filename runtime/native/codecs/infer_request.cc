@@ -3,20 +3,12 @@
 
 #include "infer_request.h"
 
+#include <algorithm>
+
 #include "json_text.h"
 
 namespace pyruntime {
 namespace {
-
-template <typename Named>
-size_t Find(const std::vector<Named>& all, std::string_view name, std::string_view (*name_of)(const Named&)) {
-  size_t number = 0;
-  while (number < all.size() && name_of(all[number]) != name) ++number;
-  return number;
-}
-
-std::string_view NameOfInput(const DeclaredInput& input) { return input.name; }
-std::string_view NameOfOutput(const std::string& output) { return output; }
 
 // Whether some bytes are exactly so many elements, each a length of four bytes (little-endian) and so many bytes.
 bool AreStrings(std::string_view contents, int64_t count) {
@@ -49,6 +41,13 @@ bool IsAsDeclared(const DeclaredInput& input, const InferTensor& tensor, std::st
 
 }  // namespace
 
+const DeclaredInput* FindInput(const DeclaredModel& model, std::string_view name) {
+  for (const DeclaredInput& input : model.inputs) {
+    if (input.name == name) return &input;
+  }
+  return nullptr;
+}
+
 bool Note(uint64_t* seen, size_t number) {
   const uint64_t bit = uint64_t{1} << number;
   if ((*seen & bit) != 0) return false;
@@ -58,10 +57,10 @@ bool Note(uint64_t* seen, size_t number) {
 
 bool RequestBuilder::AddInput(std::string_view name, std::string_view datatype, std::string_view contents,
                               InferTensor* tensor) {
-  const size_t number = Find(model_.inputs, name, NameOfInput);
-  if (number == model_.inputs.size() || !Note(&inputs_, number)) return false;
-  const DeclaredInput& input = model_.inputs[number];
-  if (input.datatype != datatype || !IsAsDeclared(input, *tensor, contents)) return false;
+  const DeclaredInput* input = FindInput(model_, name);
+  if (input == nullptr) return false;
+  const auto number = static_cast<size_t>(input - model_.inputs.data());
+  if (!Note(&inputs_, number) || input->datatype != datatype || !IsAsDeclared(*input, *tensor, contents)) return false;
   tensor->input = number;
   tensor->byte_size = contents.size();
   request_->tensors.push_back(*tensor);
@@ -69,8 +68,9 @@ bool RequestBuilder::AddInput(std::string_view name, std::string_view datatype, 
 }
 
 bool RequestBuilder::AddOutput(std::string_view name) {
-  const size_t number = Find(model_.outputs, name, NameOfOutput);
-  if (number == model_.outputs.size() || !Note(&outputs_, number)) return false;
+  const auto found = std::find(model_.outputs.begin(), model_.outputs.end(), name);
+  const auto number = static_cast<size_t>(found - model_.outputs.begin());
+  if (found == model_.outputs.end() || !Note(&outputs_, number)) return false;
   request_->outputs.push_back(number);
   return true;
 }

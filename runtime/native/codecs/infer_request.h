@@ -44,6 +44,9 @@ struct DeclaredModel {
   int64_t max_batch_size = 0;
 };
 
+// The input of this name, or null.
+const DeclaredInput* FindInput(const DeclaredModel& model, std::string_view name);
+
 // A tensor of a request: the number of its input, its shape, and where its contents lie in what was read. If they are
 // `made`, it is where they lie in InferRequest::contents.
 struct InferTensor {

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes a model repository of one file: `pyruntime serve model.py`.
 
-The repository has links to the user's folder, so that the model finds the modules beside its file, and a change of the
-file is a change of the model.
+The repository has links to the user's folder, so that the model finds the modules beside its file, and a change of one
+of them is a change of the model. Nothing else there is: it may be the server's own log, or a large environment.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from pyruntime.runtime.repository.scan import MODULES_ONLY
 from pyruntime.runtime.settings import SettingsError
 
 _SUFFIX = ".py"
@@ -42,6 +43,7 @@ def _repository_of(file: Path, resources: ExitStack) -> str:
             return str(root)
         folder = root / (file.stem if file.name != _MODEL_FILE else file.parent.name)
         folder.mkdir()
+        (folder / MODULES_ONLY).touch()
         (folder / "1").symlink_to(file.parent)
         config = file.parent / _CONFIG
         if config.is_file():

@@ -6,7 +6,7 @@ A version with an unchanged fingerprint need not be loaded again. If it differs 
 exchanged while the version serves.
 
 Files count by path, size and time of change, and are not read. Python's caches, temporary files of editors and versions
-that are not served do not count.
+that are not served do not count. Of a model that is one file (`MODULES_ONLY`) only modules and packages count.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ from pathlib import Path
 
 from pyruntime.runtime.config.preferred_groups import with_groups_of
 from pyruntime.runtime.config.schema import Config, new_model_config
-from pyruntime.runtime.repository.scan import ModelFolder
+from pyruntime.runtime.repository.scan import MODULES_ONLY, ModelFolder
 from pyruntime.runtime.repository.versions import version_numbers
 
 _CONFIGURATION = ("config.pbtxt", "configs")
+_MODULE_SUFFIXES = (".py", ".so")
+
+# Whether an entry of a folder, by the folder and the name, counts.
+_Counts = Callable[[str, str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +56,12 @@ def fingerprints(
     """
     root = Path(folder.path)
     text = config_of_versions(config).SerializeToString(deterministic=True)
-    shared = _stamp(root, _is_shared)
+    shared, counts = _stamp(root, _shared_in(root)), _of_versions(root)
     instances = (
         b"" if default_instances else with_groups_of(new_model_config(), config).SerializeToString(deterministic=True)
     )
     return {
-        version: Fingerprint(folder.path, text, shared, _stamp(root / str(version), lambda name: True), instances)
+        version: Fingerprint(folder.path, text, shared, _stamp(root / str(version), counts), instances)
         for version in versions
     }
 
@@ -76,13 +80,14 @@ def config_of_versions(config: Config) -> Config:
 
 def whole_fingerprint(folder: ModelFolder, config: Config) -> Fingerprint:
     """The fingerprint of a model with repository agents. It covers all files, because agents may use any of them."""
-    files = _stamp(Path(folder.path), lambda name: name not in _CONFIGURATION)
+    files = _stamp(Path(folder.path), lambda path, name: path != folder.path or name not in _CONFIGURATION)
     return Fingerprint(folder.path, config.SerializeToString(deterministic=True), files, b"")
 
 
 def folder_stamp(path: str) -> bytes:
     """A value that changes with any file in a model's folder that may affect one of its versions."""
-    return _stamp(Path(path), lambda name: True)
+    of_versions = _of_versions(Path(path))
+    return _stamp(Path(path), lambda folder, name: folder == path or of_versions(folder, name))
 
 
 def config_stamp(folder: ModelFolder) -> tuple[int, int] | None:
@@ -96,28 +101,37 @@ def config_stamp(folder: ModelFolder) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-def _is_shared(name: str) -> bool:
-    """Whether an entry of a model's folder belongs to all versions. The configuration counts by its contents."""
-    return not version_numbers([name]) and name not in _CONFIGURATION
+def _shared_in(root: Path) -> _Counts:
+    """Entries of a model's folder that belong to all versions. The configuration counts by its contents."""
+    top = os.fspath(root)
+    return lambda folder, name: folder != top or not (version_numbers([name]) or name in _CONFIGURATION)
 
 
-def _stamp(root: Path, counts: Callable[[str], bool]) -> bytes:
+def _of_versions(root: Path) -> _Counts:
+    """Entries of the versions of a model that count."""
+    return _is_module if (root / MODULES_ONLY).exists() else lambda folder, name: True
+
+
+def _is_module(folder: str, name: str) -> bool:
+    return name.endswith(_MODULE_SUFFIXES) or os.path.isfile(os.path.join(folder, name, "__init__.py"))
+
+
+def _stamp(root: Path, counts: _Counts) -> bytes:
     digest = blake2b(digest_size=16)
     for path, mtime_ns, size in sorted(_files(root, counts)):
         digest.update(f"{path!a} {mtime_ns} {size}\n".encode())
     return digest.digest()
 
 
-def _files(root: Path, counts: Callable[[str], bool]) -> Iterator[tuple[str, int, int]]:
-    """(path, time of change, size) of all files below a folder. `counts` selects from the folder's own entries.
+def _files(root: Path, counts: _Counts) -> Iterator[tuple[str, int, int]]:
+    """(path, time of change, size) of all files below a folder that count, as all folders around them do.
 
     Follows links. Ignores unreadable entries, because the load then reports the error.
     """
     walked: set[tuple[int, int]] = set()
     _is_new(os.fspath(root), walked)
     for folder, folders, files in os.walk(root, followlinks=True):
-        at_root = folder == os.fspath(root)
-        entries = {name for name in (*folders, *files) if _is_meant(name) and (not at_root or counts(name))}
+        entries = {name for name in (*folders, *files) if _is_meant(name) and counts(folder, name)}
         # Sorted, so that of two links to one folder always the same one is followed.
         folders[:] = [
             name for name in sorted(entries.intersection(folders)) if _is_new(os.path.join(folder, name), walked)

@@ -16,6 +16,10 @@ from pathlib import Path
 from pyruntime.runtime.repository.versions import version_numbers
 from pyruntime.utils.errors import LoadError
 
+# A hidden file in a model's folder: only modules and packages of its versions count as a change. The version of a model
+# that is one file is its user's folder, with anything else in it.
+MODULES_ONLY = ".modules_only"
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:

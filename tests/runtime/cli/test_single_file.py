@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from pyruntime.runtime.cli.single_file import replace_files
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.repository.fingerprint import fingerprints, folder_stamp
 from pyruntime.runtime.repository.scan import scan
 from pyruntime.runtime.settings import SettingsError
 
@@ -56,6 +58,60 @@ def test_file_of_a_repository(tmp_path, model_of):
     model = model_of(write(tmp_path / "m/2/model.py"))
     assert (model.name, model.version_dirs) == ("m", (1, 2))
     assert Path(model.config_path).read_text() == "max_batch_size: 3"
+
+
+@pytest.fixture
+def stamps_of(model_of):
+    """`stamps_of(path)()`: what polls and loads compare of the model that is made of a file."""
+
+    def stamps_of(path):
+        model = model_of(path)
+        config = parse_model_config('backend: "python"', "config.pbtxt")
+
+        def stamps():
+            found = fingerprints(model, config, model.version_dirs)[1]
+            return folder_stamp(model.path), found.shared, found.own
+
+        return stamps
+
+    return stamps_of
+
+
+@pytest.mark.parametrize("name", ["m.py", "model.py"])
+@pytest.mark.parametrize(
+    "path", ["{name}", "helper.py", "new.py", "fast.abi3.so", "package/__init__.py", "package/sub/__init__.py"]
+)
+def test_what_is_a_change(tmp_path, stamps_of, name, path):
+    """The file itself, and the modules and packages beside it."""
+    file = write(tmp_path / "m" / name)
+    write(tmp_path / "m/helper.py")
+    write(tmp_path / "m/package/__init__.py")
+    stamps = stamps_of(file)
+    before = stamps()
+    write(tmp_path / "m" / path.format(name=name), "changed\n")
+    after = stamps()
+    assert (after[0] != before[0], after[1] == before[1], after[2] != before[2]) == (True, True, True)
+
+
+@pytest.mark.parametrize("path", ["server.log", "venv/lib/numpy.py", "package/data.csv", "3/model.py", "notes/a.py"])
+def test_what_is_none(tmp_path, stamps_of, path):
+    """Other files beside it: the server's own log may be one, and would have it loaded again for ever."""
+    file = write(tmp_path / "m.py")
+    write(tmp_path / "package/__init__.py")
+    stamps = stamps_of(file)
+    before = stamps()
+    write(tmp_path / path)
+    assert stamps() == before
+
+
+def test_a_changed_configuration_beside_a_model_file(tmp_path, stamps_of):
+    """A poll sees it."""
+    file = write(tmp_path / "m/model.py")
+    write(tmp_path / "m/config.pbtxt", "max_batch_size: 3")
+    stamps = stamps_of(file)
+    before = stamps()
+    write(tmp_path / "m/config.pbtxt", "max_batch_size: 16")
+    assert stamps()[0] != before[0]
 
 
 def test_others_stay(tmp_path):

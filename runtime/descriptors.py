@@ -7,17 +7,24 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 # Descriptors that no model gets, so that a server full of models can be asked how it is: connections to a port that has
 # been full for long, some of them for questions about health, those of metrics, and files that are open for a moment.
-KEPT_FOR_CLIENTS = 64
-# What a stub takes in the host while it starts, and afterwards.
+KEPT_FOR_CLIENTS = 96
+# Of those, so many are free before a stub starts: for connections that come meanwhile.
+FREE_FOR_CLIENTS = 24
+# What a stub takes in the host while it starts, and afterwards; in both cases with those of its region. From Python
+# 3.13 on, where a mapping has no descriptor, it is one less.
 STARTING_STUB = 12
 STUB = 7
+REGION = 2
 
 # How many of the open ones are connections of clients, as of the last count.
 of_connections = 0
+# How many stubs are being started, or have been told to end. They give descriptors back soon.
+_changing = 0
 
 
 def raise_limit() -> int:
@@ -37,23 +44,55 @@ def limit() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def check_room(name: str) -> None:
-    """Raise OSError (EMFILE) if the descriptors that are left do not suffice for starting the stub `name`."""
+@contextmanager
+def room_for(name: str) -> Iterator[None]:
+    """Start the stub `name` meanwhile, whose region is there.
+
+    Raises OSError (EMFILE) if the descriptors that are left do not suffice.
+    """
+    _check_room(name)
+    begin_change()
+    try:
+        yield
+    finally:
+        end_change()
+
+
+def begin_change() -> None:
+    """A stub will give descriptors back."""
+    global _changing
+    _changing += 1
+
+
+def end_change() -> None:
+    """It has."""
+    global _changing
+    _changing -= 1
+
+
+def _check_room(name: str) -> None:
     most = limit()
-    if most is not None and most - open_count() < STARTING_STUB + KEPT_FOR_CLIENTS:
+    if most is None:
+        return
+    free = max(0, most - open_count())
+    needed = STARTING_STUB - REGION
+    if _for_models(most) < needed or free < needed + FREE_FOR_CLIENTS:
         message = (
-            f"{name} needs {STARTING_STUB} descriptors, and of {most} there are {max(0, most - open_count())} left, of "
-            f"which {KEPT_FOR_CLIENTS} are kept for clients"
+            f"{name} needs {needed} more descriptors, and of {most} there are {free} left, of which up to "
+            f"{KEPT_FOR_CLIENTS} are kept for clients"
         )
         raise OSError(errno.EMFILE, message)
 
 
 def shortage(stubs: int) -> str:
-    """Why a model with so many `stubs` can have no room, even if no client was connected; "" if it can."""
+    """Why a model with so many `stubs` can have no room, even if no client was connected; "" if it may have.
+
+    While other stubs start or end nobody can say.
+    """
     most = limit()
-    if most is None:
+    if most is None or _changing:
         return ""
-    left = max(0, most - KEPT_FOR_CLIENTS - (open_count() - of_connections))
+    left = max(0, _for_models(most))
     needed = STUB * (stubs - 1) + STARTING_STUB
     if needed <= left:
         return ""
@@ -62,6 +101,11 @@ def shortage(stubs: int) -> str:
         f"only {left} are left for models. Unload other models, or raise the server's hard limit (`ulimit -Hn`, or "
         "LimitNOFILE= of systemd)"
     )
+
+
+def _for_models(most: int) -> int:
+    """How many are left for models; below 0 if they have some of those for clients."""
+    return most - KEPT_FOR_CLIENTS - (open_count() - of_connections)
 
 
 def open_count() -> int:

@@ -16,6 +16,7 @@ import contextlib
 import errno
 import mmap
 import os
+import sys
 
 from pyruntime.utils.arena import Backing
 from pyruntime.utils.errors import OutOfMemoryError
@@ -28,6 +29,8 @@ REGION_BYTES_MAX = 64 << 30
 _REFUSED = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EPERM)
 _MADV_REMOVE = getattr(mmap, "MADV_REMOVE", 9)
 _MADV_DONTDUMP = getattr(mmap, "MADV_DONTDUMP", 16)
+# Before Python 3.13 each mapping keeps a descriptor of its own, which nothing here needs.
+_UNTRACKED = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
 # The last page of every region belongs to the host, even if another process allocates in the rest. In a response
@@ -46,7 +49,7 @@ class Region(Backing):
         self._fd = fd
         size = os.fstat(fd).st_size
         self.limit = size - FLAGS_BYTES
-        self.map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self.map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, **_UNTRACKED)
         self.map.madvise(_MADV_DONTDUMP)  # keeps clients' tensors out of core dumps
         self.view = memoryview(self.map)
 

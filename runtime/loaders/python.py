@@ -182,10 +182,13 @@ class PythonLoader:
         async def open_stub(instance: InstanceSpec) -> None:
             variables = self._sight(draft, instance).variables
             connections[instance.name] = await _patiently(
-                partial(StubConnection.open, instance.name, memory, growth, environment, variables)
+                partial(StubConnection.open, instance.name, memory, growth, environment, variables), shortage
             )
 
-        reason = descriptors.shortage(len(processes))
+        def shortage() -> str:
+            return descriptors.shortage(len(processes) - len(connections))
+
+        reason = shortage()
         if reason:
             raise LoadError(reason, Code.UNAVAILABLE)
         await _all(open_stub(process.instance) for process in processes)
@@ -301,14 +304,20 @@ async def _start(
     await _all(instance.start(connections[instance.name]) for instance in instances)
 
 
-async def _patiently(step: Callable[[], Awaitable[T]]) -> T:
-    """Repeat a step while descriptors, processes or memory are lacking, for LAUNCH_S_MAX at most. Raises LoadError."""
+async def _patiently(step: Callable[[], Awaitable[T]], hopeless: Callable[[], str] = lambda: "") -> T:
+    """Repeat a step while descriptors, processes or memory are lacking, for LAUNCH_S_MAX at most. Raises LoadError.
+
+    `hopeless` says why it will go on failing, "" if it may not.
+    """
     deadline = time.monotonic() + LAUNCH_S_MAX
     wait_s = LAUNCH_AGAIN_S
     while True:
         try:
             return await step()
         except (LaunchError, OutOfMemoryError) as exc:
+            reason = hopeless()
+            if reason:
+                raise LoadError(reason, Code.UNAVAILABLE) from exc
             if time.monotonic() + wait_s > deadline:
                 raise LoadError(
                     f"{exc}. The server tried for {LAUNCH_S_MAX:g} s. Close connections, unload other models, or allow "

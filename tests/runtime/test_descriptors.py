@@ -63,8 +63,8 @@ def test_open_count(monkeypatch, counts):
 
 @pytest.fixture
 def table(monkeypatch):
-    """A process that may have 100 descriptors, of which the test says how many are open."""
-    monkeypatch.setattr(descriptors, "limit", lambda: 100)
+    """A process that may have 132 descriptors, of which the test says how many are open."""
+    monkeypatch.setattr(descriptors, "limit", lambda: 132)
     monkeypatch.setattr(descriptors, "of_connections", 0)
 
     def opened(count, of_connections=0):
@@ -74,14 +74,41 @@ def table(monkeypatch):
     return opened
 
 
+def start(name):
+    """Whether the stub `name` may start."""
+    with descriptors.room_for(name):
+        pass
+
+
 def test_clients_keep_descriptors(table):
     """No process is started with the last descriptors, so that a full server can be asked how it is."""
-    most = 100 - descriptors.KEPT_FOR_CLIENTS - descriptors.STARTING_STUB
+    most = 132 - descriptors.KEPT_FOR_CLIENTS - (descriptors.STARTING_STUB - descriptors.REGION)
     table(most)
-    descriptors.check_room("m_0")
+    start("m_0")
     table(most + 1)
-    with pytest.raises(OSError, match="m_0 needs 12 descriptors, and of 100 there are 75 left, of which 64 are kept"):
-        descriptors.check_room("m_0")
+    with pytest.raises(
+        OSError, match="m_0 needs 10 more descriptors, and of 132 there are 105 left, of which up to 96"
+    ):
+        start("m_0")
+
+
+def test_clients_have_descriptors(table):
+    """What clients have of those that are kept for them is no model's; the last ones are not a model's either."""
+    most = 132 - descriptors.FREE_FOR_CLIENTS - (descriptors.STARTING_STUB - descriptors.REGION)
+    table(most, of_connections=80)
+    start("m_0")
+    table(most + 1, of_connections=80)
+    with pytest.raises(OSError, match="m_0 needs 10 more descriptors, and of 132 there are 33 left"):
+        start("m_0")
+
+
+def test_shortage_while_others_start(table):
+    """A stub that starts or ends gives descriptors back: as long as one does, nobody says that there is no room."""
+    table(20)
+    with descriptors.room_for("m_0"):
+        table(30)
+        assert descriptors.shortage(1) == ""
+    assert descriptors.shortage(1).startswith("its 1 process needs 12 ")
 
 
 def test_shortage(table):
@@ -89,7 +116,7 @@ def test_shortage(table):
     table(20)
     assert descriptors.shortage(1) == ""
     assert descriptors.shortage(2).startswith(
-        "its 2 processes need 19 descriptors in the server, and of 100 only 16 are left for models. Unload other models"
+        "its 2 processes need 19 descriptors in the server, and of 132 only 16 are left for models. Unload other models"
     )
     table(30, of_connections=10)
     assert descriptors.shortage(1) == ""
@@ -100,5 +127,5 @@ def test_shortage(table):
 def test_room_without_a_limit(monkeypatch):
     """Without a limit there is room."""
     monkeypatch.setattr(descriptors, "limit", lambda: None)
-    descriptors.check_room("m_0")
+    start("m_0")
     assert descriptors.shortage(1 << 20) == ""

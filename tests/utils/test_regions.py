@@ -8,6 +8,7 @@ import fcntl
 import mmap
 import os
 import struct
+import sys
 import weakref
 
 import pytest
@@ -54,6 +55,15 @@ def test_is_sparse(region):
     assert region.limit == SIZE - FLAGS_BYTES
     assert len(region.view) == SIZE
     assert used(region) == 0
+
+
+def test_descriptors():
+    """A region holds its descriptor, and before Python 3.13 another one for the mapping; none when it is closed."""
+    before = len(os.listdir("/proc/self/fd"))
+    made = Region(memory())
+    assert len(os.listdir("/proc/self/fd")) - before == (1 if sys.version_info >= (3, 13) else 2)
+    made.close()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_commit_makes_memory(region):

@@ -52,6 +52,7 @@ class ConnectionLimit:
     def has_room(self, connections: int) -> bool:
         """Whether there may be one more connection. Closes an idle one for it, and counts descriptors now and then."""
         self._accepted += 1
+        descriptors.of_connections = connections
         if self._accepted % ACCEPTS_PER_COUNT == 0:
             self.count(connections)
         return connections < self.connections_max or self.close_idle(1) == 1

@@ -13,6 +13,10 @@ CONNECTIONS_MAX = 16384
 # Connections leave this many descriptors free, or half of the free ones where there are few. A stub takes 12 while it
 # starts, and 7 afterwards.
 DESCRIPTORS_KEPT = 256
+# Of few, connections leave so many in any case: for those that ask about health, and for those that are refused, of
+# which a turn of the event loop accepts 16 and closes them after it. Without a descriptor a connection is reset,
+# whoever asks.
+DESCRIPTORS_KEPT_MIN = 48
 
 
 def connections_max(limit: int | None, held: int) -> int:
@@ -23,4 +27,5 @@ def connections_max(limit: int | None, held: int) -> int:
     if limit is None:
         return CONNECTIONS_MAX
     free = max(0, limit - held)
-    return min(CONNECTIONS_MAX, max(free - DESCRIPTORS_KEPT, free // 2))
+    of_few = max(0, min(free // 2, free - DESCRIPTORS_KEPT_MIN))
+    return min(CONNECTIONS_MAX, max(free - DESCRIPTORS_KEPT, of_few))

@@ -89,6 +89,7 @@ class StubConnection:
         self._log = ModelLog(_LOG, f"{name}: ")
         self._replies: asyncio.Queue[Message | None] = asyncio.Queue()
         self._closed = False
+        self._is_ending = False
         self._was_failure_logged = False
         self._process: StubProcess | None = None
         self._output: asyncio.ReadTransport | None = None
@@ -134,8 +135,7 @@ class StubConnection:
 
     async def _start(self, growth_bytes: int, environment: StubPython, variables: Mapping[str, str]) -> None:
         """Create the sockets, the pipe and the process at their other ends. Raises OSError."""
-        descriptors.check_room(self.name)
-        with ExitStack() as ours:
+        with descriptors.room_for(self.name), ExitStack() as ours:
             our_sock, their_sock = socket.socketpair()
             ours.callback(our_sock.close)
             our_grants, their_grants = socket.socketpair()
@@ -212,6 +212,7 @@ class StubConnection:
 
     def stop(self) -> None:
         """Ask the stub to finalize and exit. A stub that does not accept that yet is killed."""
+        self._begin_end()
         if self.link.state in (State.IDLE, State.SERVING):
             self.link.send(Stop())
         elif self.link.state is not State.STOPPING:
@@ -220,7 +221,13 @@ class StubConnection:
     def kill(self, why: str) -> None:
         """Kill the process at once. `why` is said of its end."""
         if self._process is not None:
+            self._begin_end()
             self._process.kill(why)
+
+    def _begin_end(self) -> None:
+        if not self._is_ending and not self._closed:
+            self._is_ending = True
+            descriptors.begin_change()
 
     def _kill_after(self, why: str, after_s: float) -> None:
         """Kill the process, unless it ends by itself before."""
@@ -274,6 +281,8 @@ class StubConnection:
         self._log.close()
         self.regions.end()
         self.responses.close()
+        if self._is_ending:
+            descriptors.end_change()
 
     def _on_end(self) -> None:
         """No reply follows."""

@@ -58,6 +58,15 @@ def test_gives_up(clock):
     assert sum(clock.waits) <= LAUNCH_S_MAX
 
 
+def test_hopeless(clock):
+    """A step that cannot succeed is not tried again: the load fails with the reason."""
+    reasons = ["", "it needs more than there is"]
+    with pytest.raises(LoadError, match=r"^it needs more than there is$") as caught:
+        asyncio.run(_patiently(step(*[LaunchError("no descriptors")] * 3), lambda: reasons.pop(0)))
+    assert caught.value.code is Code.UNAVAILABLE
+    assert clock.waits == [0.1]
+
+
 def test_other_failures(clock):
     """A model that is to blame is not tried again."""
     with pytest.raises(LoadError, match=r"^ValueError: no$"):

@@ -43,9 +43,9 @@ class Other:
 
 @pytest.fixture
 def held(monkeypatch):
-    """The process may have 24 descriptors; the test sets how many there are besides connections."""
+    """The process may have 240 descriptors; the test sets how many there are besides connections."""
     numbers = {"held": 0, "connections": 0}
-    monkeypatch.setattr(descriptors, "limit", lambda: 24)
+    monkeypatch.setattr(descriptors, "limit", lambda: 240)
     monkeypatch.setattr(descriptors, "open_count", lambda: sum(numbers.values()))
     return numbers
 
@@ -53,7 +53,7 @@ def held(monkeypatch):
 def test_limit_follows(held):
     """What else is open lowers the limit, and raises it when it is closed."""
     limit = ConnectionLimit()
-    for number, expected in [(0, 12), (4, 10), (20, 2), (24, 0), (0, 12)]:
+    for number, expected in [(0, 120), (40, 100), (180, 12), (200, 0), (240, 0), (0, 120)]:
         held["held"] = number
         limit.count(0)
         assert limit.connections_max == expected
@@ -62,9 +62,9 @@ def test_limit_follows(held):
 def test_limit_counts_for_new_connections(held):
     """New connections find the limit that holds after a model was loaded, after a few of them."""
     limit = ConnectionLimit()
-    held["held"] = 20
-    held["connections"] = 2
-    accepted = [limit.has_room(2) for _ in range(ACCEPTS_PER_COUNT)]
+    held["held"] = 180
+    held["connections"] = 12
+    accepted = [limit.has_room(12) for _ in range(ACCEPTS_PER_COUNT)]
     assert accepted == [True] * (ACCEPTS_PER_COUNT - 1) + [False]
 
 
@@ -87,9 +87,9 @@ def test_idle_connections_give_way(held):
     busy, gone, idle = Other(idle=False), Other(), Other()
     limit.idle = [busy, idle, gone]
     gone.is_idle = False
-    assert limit.has_room(12)
+    assert limit.has_room(120)
     assert idle.closed
-    assert not limit.has_room(12)
+    assert not limit.has_room(120)
     assert not busy.closed
     assert not gone.closed
 
@@ -98,7 +98,7 @@ def test_watch(monkeypatch, held):
     """Connections of a kind are checked again and again, until the end; and whether there are many of all kinds."""
     monkeypatch.setattr(connection_limits, "CHECK_S", 0.0)
     monkeypatch.setattr(pending_bytes, "WAIT_S_MAX", 0.0)
-    held["held"] = 16  # four connections of eight descriptors
+    held["held"] = 188  # four connections of 52 descriptors
 
     async def check():
         first = Connection()
@@ -144,7 +144,7 @@ def test_excess(monkeypatch, held):
         await checked.checks.get()
         assert not [each for each in idle if each.closed]
         watch.end()
-        held["held"] = 12  # six connections of twelve descriptors
+        held["held"] = 186  # six connections of 54 descriptors
         watch.begin()
         while not checked.checks.empty():
             checked.checks.get_nowait()

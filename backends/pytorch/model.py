@@ -98,9 +98,10 @@ class TritonPythonModel:
         self._results = Results(list(self._outputs))
         names = [tensor.name for tensor in settings.outputs]
         batches = settings.max_batch_size > 0
-        self._batches = BatchExecutor(self._run, TorchArrays(torch, device), names, batches, settings.states)
         # For what a program makes on "cuda": threads have devices of their own.
         is_on_gpu = device is not None and device.type == "cuda"
+        arrays = TorchArrays(torch, device, states_stay=is_on_gpu and settings.reads_gpu)
+        self._batches = BatchExecutor(self._run, arrays, names, batches, settings.states)
         self._on_device = partial(torch.cuda.device, device) if is_on_gpu else nullcontext
         self._no_gradients = torch.inference_mode if self._options.inference_mode else torch.no_grad
         # What instances share goes with the last of them.

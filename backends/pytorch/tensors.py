@@ -21,27 +21,41 @@ class TorchArrays(Arrays):
     """Tensors of torch on the device of an instance. BYTES are arrays of numpy, and lists of str for the model.
 
     The inputs and outputs of single requests are arrays of numpy, which are cheaper to make than tensors, and so those
-    of a batch go to the device and come from it at once. Only BF16, which numpy lacks, is in tensors throughout.
+    of a batch go to the device and come from it at once. Only BF16, which numpy lacks, and what lies on the GPU are in
+    tensors throughout.
     """
 
-    def __init__(self, torch: Any, device: Any) -> None:
+    def __init__(self, torch: Any, device: Any, states_stay: bool = False) -> None:
+        """`states_stay`: see Arrays."""
         self._torch = torch
         self._device = device
+        self.states_stay = states_stay
 
     def read(self, tensor: pb_utils.Tensor) -> Any:
-        """See Arrays. A view of request memory, but for BYTES."""
-        return self._torch.from_dlpack(tensor) if tensor.triton_dtype() == _BF16 else tensor.as_numpy()
+        """See Arrays. A view of request memory, but for BYTES, or of memory of the GPU."""
+        is_array = tensor.is_cpu() and tensor.triton_dtype() != _BF16
+        return tensor.as_numpy() if is_array else self._torch.from_dlpack(tensor)
 
     def join(self, arrays: List[Any]) -> Any:
-        """See Arrays."""
-        if not isinstance(arrays[0], np.ndarray):
-            joined = self._torch.cat(arrays) if len(arrays) > 1 else arrays[0]
+        """See Arrays. The first state of a sequence is in main memory, and may be joined with others on the GPU."""
+        if any(not isinstance(array, np.ndarray) for array in arrays):
+            joined = self._join_tensors(arrays)
         else:
             array = super().join(arrays)
             if array.dtype == object:
                 return array
             joined = self._torch.from_numpy(array)
         return joined if self._device is None else joined.to(self._device)
+
+    def _join_tensors(self, arrays: List[Any]) -> Any:
+        """Tensors and arrays as one tensor. It is the model's own if any lies on a GPU: others read what lies there."""
+        from_numpy = self._torch.from_numpy
+        tensors = [from_numpy(array) if isinstance(array, np.ndarray) else array for array in arrays]
+        if not any(tensor.is_cuda for tensor in tensors):
+            return self._torch.cat(tensors) if len(tensors) > 1 else tensors[0]
+        if len(tensors) == 1:
+            return tensors[0].clone()
+        return self._torch.cat([tensor.to(self._device) for tensor in tensors])
 
     def finish(self, array: Any) -> Any:
         """See Arrays."""
@@ -54,7 +68,9 @@ class TorchArrays(Arrays):
         """See Arrays."""
         if isinstance(array, np.ndarray):
             return super().write(name, array)
-        return pb_utils.Tensor.from_dlpack(name, (array if array.shape else array.reshape(1)).contiguous())
+        return pb_utils.Tensor.from_dlpack(
+            name, (array.detach() if array.shape else array.detach().reshape(1)).contiguous()
+        )
 
 
 def to_model(value: Any, name: str) -> Any:

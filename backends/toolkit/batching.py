@@ -30,6 +30,9 @@ class Arrays:
     `read` and `write` are called for each request, so what one call can do for a batch belongs to `join` and `finish`.
     """
 
+    # Whether the states of sequences are not finished, but written as the framework has them: on a GPU, for example.
+    states_stay = False
+
     def read(self, tensor: pb_utils.Tensor) -> Any:
         """The array of an input. Any exception is the error of its request."""
         return tensor.as_numpy()
@@ -68,6 +71,9 @@ class BatchExecutor:
         names = [state.output.name for state in states]
         self._outputs = [*outputs, *(name for name in names if name not in outputs)]
         self._always = set(names)
+        # Those in place have memory of their own, which is not the framework's.
+        staying = [state.output.name for state in states if not state.is_in_place] if arrays.states_stay else []
+        self._staying = frozenset(staying)
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
         """The responses, in the order of the requests. Raises nothing: errors are in the responses."""
@@ -109,7 +115,9 @@ class BatchExecutor:
         try:
             joined = {name: join([each[name] for each in inputs]) for name in inputs[0]}
             outputs = self._run(joined, [name for name in self._outputs if name in wanted])
-            made = self._split(members, [(name, finish(array)) for name, array in outputs.items()])
+            staying = self._staying
+            finished = [(name, array if name in staying else finish(array)) for name, array in outputs.items()]
+            made = self._split(members, finished)
             if self._states is not None:
                 made = self._states.keep([requests[member[0]] for member in members], made)
         except Exception as exc:

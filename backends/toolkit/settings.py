@@ -65,6 +65,11 @@ class Settings:
     states: Tuple[StateSpec, ...] = ()
 
     @property
+    def reads_gpu(self) -> bool:
+        """Whether an instance on a GPU gets inputs there, and leaves states there."""
+        return self.parameters.get("FORCE_CPU_ONLY_INPUT_TENSORS") == "no"
+
+    @property
     def added_inputs(self) -> Tuple[TensorSpec, ...]:
         """What the server adds to a request: the controls and the states of its sequence."""
         return (*self.controls, *(state.input for state in self.states))

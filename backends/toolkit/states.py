@@ -67,6 +67,8 @@ class States:
 
 def _move_apart(tensor: pb_utils.Tensor, memories: Sequence[Any]) -> None:
     """Copy the contents of a tensor if they may lie in any of these memories."""
+    if not tensor.is_cpu():  # these are main memory
+        return
     contents = tensor._encoded()
     if isinstance(contents, np.ndarray) and any(np.may_share_memory(contents, memory) for memory in memories):
         tensor._array = contents.copy()

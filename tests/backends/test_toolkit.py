@@ -87,6 +87,11 @@ class TestSettings:
         assert parameters(flag=text).boolean("flag") is value
         assert settings().boolean("flag", value) is value
 
+    @pytest.mark.parametrize(("value", "reads"), [(None, False), ("yes", False), ("no", True)])
+    def test_whether_an_instance_on_a_gpu_has_its_inputs_there(self, value, reads):
+        parameters = {} if value is None else {"FORCE_CPU_ONLY_INPUT_TENSORS": {"string_value": value}}
+        assert read_settings({"parameters": parameters}).reads_gpu is reads
+
     def test_other_booleans(self):
         """Other texts are refused."""
         with pytest.raises(ConfigError, match=r"^model 'm' has the parameter flag 'yes', which must be true or false$"):

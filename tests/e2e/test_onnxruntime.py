@@ -71,6 +71,13 @@ def scaled(server, name):
     return server.infer(name, {"IN": np.ones((1, 3), np.float32)}).as_numpy("OUT").tolist()[0][0]
 
 
+def batching(server, *names):
+    """`max_batch_size` and the dims of the first input of each model."""
+    with closing(server.client()) as client:
+        configs = [client.get_model_config(name) for name in names]
+    return [(config["max_batch_size"], config["input"][0]["dims"]) for config in configs]
+
+
 def test_a_model_of_a_file_alone(serve, onnx_folder):
     """The backend is found by the file, and the configuration completed by it, with Triton's defaults."""
     onnx_folder("bare", add_sub(), None)
@@ -153,6 +160,20 @@ def test_without_batching(serve, onnx_folder):
         config = client.get_model_config("total")
     assert (config["max_batch_size"], config["input"][0]["dims"], config["output"][0]["dims"]) == (0, [2, 3], [1])
     assert server.infer("total", {"A": np.ones((2, 3), np.float32)}).as_numpy("T").tolist() == [6]
+
+
+def test_a_model_that_batches_only_by_default(serve, onnx_folder):
+    """`max_batch_size: 0` alone is as good as nothing; with an input or an output, or by the option, it is heeded."""
+    zero = OPTIONS + "max_batch_size: 0\n"
+    tensor = '{{ name: "{}" data_type: TYPE_FP32 dims: [ -1, 3 ] }}'
+    onnx_folder("silent", add_sub(), OPTIONS)
+    onnx_folder("alone", add_sub(), zero)
+    onnx_folder("output", add_sub(), zero + "output " + tensor.format("SUM"))
+    onnx_folder("inputs", add_sub(), zero + "".join("input " + tensor.format(name) for name in "AB"))
+    names = ("silent", "alone", "output", "inputs")
+    assert batching(serve(), *names) == [(4, [3]), (4, [3]), (0, [-1, 3]), (0, [-1, 3])]
+    server = serve("--backend-config=default-max-batch-size=0")
+    assert batching(server, *names) == [(0, [-1, 3])] * 4
 
 
 def test_what_cannot_be_loaded(serve, onnx_folder):

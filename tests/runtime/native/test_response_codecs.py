@@ -69,9 +69,19 @@ INTEGERS = st.sampled_from(
 def output_refs(draw):
     """References to outputs as a stub sends them, or nearly so."""
     refs = []
-    for name in draw(st.lists(st.sampled_from(["Y", "Z", "Z", "X", "\ud800", b"Y"]), max_size=3)):
-        ref = [name, "FP32", [draw(st.integers(-2, 3)), 2], draw(st.integers(0, LIMIT)), draw(st.integers(0, 9)), 0, 0]
-        change = draw(st.integers(0, 30))
+    names = draw(
+        mostly(
+            st.lists(st.sampled_from(["Y", "Z"]), max_size=2, unique=True),
+            st.lists(st.sampled_from(["Y", "Z", "X", "\ud800", b"Y"]), max_size=3),
+            rare=9,
+        )
+    )
+    for name in names:
+        rows = draw(mostly(st.integers(0, 3), st.integers(-2, 3), rare=9))
+        size = draw(mostly(st.just(max(rows, 0) * 8), st.integers(0, 9), rare=9))
+        at = draw(mostly(st.integers(0, LIMIT - 24), st.integers(0, LIMIT), rare=9))
+        ref = [name, "FP32", [rows, 2], at, size, 0, 0]
+        change = draw(mostly(st.none(), st.integers(0, 7), rare=4))
         if change in (0, 3, 4, 5, 6):
             ref[change] = draw(INTEGERS)
         elif change == 1:

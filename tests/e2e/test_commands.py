@@ -124,6 +124,12 @@ class TestInfer:
         assert status == 1
         assert "must specify a non-zero or non-empty correlation" in err
 
+    def test_repeated_streams(self, samples, run):
+        """What can have any number of responses is not repeated, and a sentence says so."""
+        status, out, err = run(samples, "infer", "strings", "-i", "TEXT=a", "--stream", "--repeat", "2")
+        assert (status, out) == (2, "")
+        assert "--repeat is for requests with one response, without --stream" in err
+
     def test_a_version(self, samples, run):
         """It is the one that answers."""
         words = ["infer", "versions", "-i", "INPUT=1", "-p", "priority=0"]

@@ -154,3 +154,30 @@ def test_stub_that_dies_while_its_model_is_unloaded(model, serve, wait_until):
         wait_until(lambda: '"reason":"unloaded"' in index())
         assert unloaded.result().as_numpy("OUT").tolist() == [1]
     assert len(server.stubs()) == 1
+
+
+UNLOADS_ITSELF = """
+class TritonPythonModel:
+    def initialize(self, args):
+        pb_utils.unload_model(args["model_name"])
+        with open(args["model_repository"] + "/asked", "w"):
+            pass
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([1]))]) for request in requests]
+"""
+
+
+def test_model_that_unloads_itself_while_it_loads(model, serve, wait_until):
+    """Its load is given up, its client reads why, and its process ends; it can be loaded once it does not do that."""
+    folder = model("m", UNLOADS_ITSELF)
+    server = serve("--model-control-mode=explicit")
+    answer = server.request("POST", "/v2/repository/models/m/load", "{}")
+    error = {"error": "failed to load 'm': it was unloaded while it was loading"}
+    assert (answer.status, json.loads(answer.body)) == (503, error)
+    wait_until(lambda: server.stubs() == [])
+    assert server.request("GET", "/v2/models/m/ready").status == 404
+    path = folder / "1" / "model.py"
+    path.write_text(path.read_text().replace('pb_utils.unload_model(args["model_name"])', "pass"))
+    assert server.request("POST", "/v2/repository/models/m/load", "{}").status == 200
+    assert server.infer("m", {"IN": ONE["IN"]}).as_numpy("OUT").tolist() == [1]

@@ -1,6 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of one request and one response, except inference. methods.py lists their methods."""
+"""Calls of one request and one response, except inference. methods.py lists their methods.
+
+A long request counts twice among the pending bytes until its method has begun: protobuf copies what is in the message,
+and the method copies it once more, when the message is gone.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +36,8 @@ class UnaryCall(Call):
     _claim: Claim | None = None
     _decompression: Decompression | None = None
     _turn: Turn | None = None
+    # The bytes of the claim that are free once the method has begun.
+    _copied = 0
 
     def __init__(self, state: ServerState, connection: Connection, stream: int, head: CallHead, method: Method) -> None:
         super().__init__(state, connection, stream, head)
@@ -100,11 +106,25 @@ class UnaryCall(Call):
     def _parse(self, message: bytes) -> None:
         if len(message) <= REQUEST_BYTES_MAX:
             at_once(partial(_parsed, self._method, message), self._act)
-        elif self._take_turn(partial(self._begin_parse, message)):
-            self._begin_parse(message)
+            return
+        assert self._claim is not None  # as the request is long
+        held = [message]
+        try:
+            if self._claim.take_or_wait(len(message), partial(self._counted_twice, held)):
+                self._counted_twice(held)
+        except PendingBytesError as exc:
+            self.fail(Status.RESOURCE_EXHAUSTED, exc.message)
 
-    def _begin_parse(self, message: bytes) -> None:
-        in_thread(self._state.tasks, partial(_parsed, self._method, message), self._act, "parse a request")
+    def _counted_twice(self, held: list[bytes], failure: PendingBytesError | None = None) -> None:
+        if failure is not None:
+            self.fail(Status.RESOURCE_EXHAUSTED, failure.message)
+        elif self._take_turn(partial(self._begin_parse, held)):
+            self._begin_parse(held)
+
+    def _begin_parse(self, held: list[bytes]) -> None:
+        """Parse what is in `held`, which is empty afterwards."""
+        self._copied = len(held[0])
+        in_thread(self._state.tasks, partial(_parsed_long, self._method, held), self._act, "parse a request")
 
     def _take_turn(self, then: Callable[[], None]) -> bool:
         """See Turn.take."""
@@ -125,6 +145,8 @@ class UnaryCall(Call):
             self._method.act(self._state, request, self._reply)
         except InferenceError as exc:
             self._reply(exc)
+        if self._claim is not None:
+            self._claim.give_back(self._copied)
 
     def ended(self) -> None:
         """See Call."""
@@ -162,6 +184,11 @@ class UnaryCall(Call):
         if self._counted:
             self._counted = False
             self._state.end_request()
+
+
+def _parsed_long(method: Method, held: list[bytes]) -> Message:
+    """As `_parsed`: nothing holds the message any longer then."""
+    return _parsed(method, held.pop())
 
 
 def _parsed(method: Method, message: bytes) -> Message:

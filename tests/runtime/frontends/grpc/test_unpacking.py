@@ -443,6 +443,36 @@ class TestOtherMethods:
         with pytest.raises(DecodeError):
             repository_methods.parse_load(entry[:-1])
 
+    @pytest.mark.parametrize("encoding", ["", "gzip"])
+    def test_copies_of_a_long_load(self, dial, server, encoding):
+        """They count while it is parsed, and no longer when the load is under way."""
+        used = []
+        pending = server.state.pending_bytes
+
+        async def load(name, config, files):
+            used.append(pending.used)
+
+        server.state.control = SimpleNamespace(check_explicit=lambda: None, load=load)
+        request = service_pb2.RepositoryModelLoadRequest(model_name="new")
+        request.parameters["file:1/model.py"].bytes_param = bytes(3 * REQUEST_BYTES_MAX)
+        size = request.ByteSize()
+
+        def status(room):
+            """Of a load by a connection that may have so many bytes."""
+            pending.connection_limit = room
+            peer = dial()
+            if not encoding:
+                return peer[peer.call(SERVICE + "RepositoryModelLoad", request)].status[0]
+            stream = peer.call(SERVICE + "RepositoryModelLoad", ended=False, grpc_encoding=encoding)
+            peer.send(stream, packed(request), flag=1, ended=True)
+            return peer[stream].status[0]
+
+        assert status(2 * size - 1) == RESOURCE_EXHAUSTED
+        assert used == []
+        # Its decompression takes whole pieces.
+        assert status(2 * size if not encoding else 1 << 30) == 0
+        assert used == [size]
+
     def test_long_load(self, dial, server, monkeypatch):
         """A request with files is parsed in a thread, compressed or not."""
         loaded = []

@@ -97,9 +97,9 @@ def write_certificate(folder):
     subprocess.run(argv, check=True, capture_output=True)
 
 
-def write_models(folder, model):
-    """MODELS ensembles of one step, which is the model."""
-    for n in range(MODELS):
+def write_models(folder, model, count=MODELS):
+    """`count` ensembles of one step, which is the model."""
+    for n in range(count):
         path = os.path.join(folder, f"ensemble_{n}")
         os.makedirs(os.path.join(path, "1"), exist_ok=True)
         with open(os.path.join(path, "config.pbtxt"), "w") as f:

@@ -14,7 +14,6 @@
 
 #include "codecs/infer_response.h"
 #include "codecs/json_contents.h"
-#include "codecs/json_text.h"
 #include "fuzz.h"
 #include "requests.h"
 #include "strict_json.h"
@@ -57,38 +56,16 @@ void CheckPlaces(const Read& read, size_t document) {
   Check(binary == read.body.size(), "binary contents are all that follows the document");
 }
 
-void CheckText(const fuzz::Block& block, const InferRequest& request, std::string_view text) {
-  std::string json;
-  Check(pyruntime::AddJsonText(text, &json), "a text is UTF-8");
-  if (block.Contains(text)) return;
-  const bool is_own = std::any_of(request.texts.begin(), request.texts.end(), [&](const std::string& each) {
-    return text.data() >= each.data() && text.data() + text.size() <= each.data() + each.size();
-  });
-  Check(is_own, "a text lies in the body, or was made");
-}
-
-// Writes a member of a JSON object that has members before.
-void AddMember(const char* name, std::string_view json, std::string* out) {
-  *out += std::string(out->back() == '{' ? "\"" : ",\"") + name + "\":";
-  *out += json;
-}
-
-std::string Quoted(std::string_view text) {
-  std::string json;
-  Check(pyruntime::AddJsonText(text, &json), "a text is UTF-8");
-  return json;
-}
-
 std::string WriteParameters(const InferRequest& request) {
   std::string json = "{";
   const auto flag = [](bool value) { return value ? "true" : "false"; };
-  AddMember("binary_data_output", flag(request.binary_outputs), &json);
-  AddMember("sequence_id", request.sequence_name.empty() ? std::to_string(request.sequence_id) : Quoted(request.sequence_name),
+  fuzz::AddMember("binary_data_output", flag(request.binary_outputs), &json);
+  fuzz::AddMember("sequence_id", request.sequence_name.empty() ? std::to_string(request.sequence_id) : fuzz::Quoted(request.sequence_name),
             &json);
-  AddMember("sequence_start", flag(request.starts_sequence), &json);
-  AddMember("sequence_end", flag(request.ends_sequence), &json);
-  AddMember("priority", std::to_string(request.priority), &json);
-  AddMember("timeout", std::to_string(request.timeout_us), &json);
+  fuzz::AddMember("sequence_start", flag(request.starts_sequence), &json);
+  fuzz::AddMember("sequence_end", flag(request.ends_sequence), &json);
+  fuzz::AddMember("priority", std::to_string(request.priority), &json);
+  fuzz::AddMember("timeout", std::to_string(request.timeout_us), &json);
   if (!request.parameters.empty()) {
     Check(fuzz::StrictJson::IsObject(request.parameters), "parameters of the model are JSON");
     json += "," + request.parameters.substr(1, request.parameters.size() - 2);
@@ -101,14 +78,14 @@ std::string WriteInput(const Read& read, const InferTensor& tensor, std::string*
   const pyruntime::DeclaredInput& input = read.model.inputs[tensor.input];
   std::string shape, data, json = "{";
   for (size_t index = 0; index < tensor.dims; ++index) shape += (index > 0 ? "," : "") + std::to_string(tensor.shape[index]);
-  AddMember("name", Quoted(input.name), &json);
-  AddMember("datatype", Quoted(input.datatype), &json);
-  AddMember("shape", "[" + shape + "]", &json);
+  fuzz::AddMember("name", fuzz::Quoted(input.name), &json);
+  fuzz::AddMember("datatype", fuzz::Quoted(input.datatype), &json);
+  fuzz::AddMember("shape", "[" + shape + "]", &json);
   const std::string_view contents = read.ContentsOf(tensor);
   if (tensor.made && pyruntime::AddContents(input.datatype, contents, fuzz::CountOf(tensor), &data)) {
-    AddMember("data", "[" + data + "]", &json);
+    fuzz::AddMember("data", "[" + data + "]", &json);
   } else {
-    AddMember("parameters", "{\"binary_data_size\":" + std::to_string(contents.size()) + "}", &json);
+    fuzz::AddMember("parameters", "{\"binary_data_size\":" + std::to_string(contents.size()) + "}", &json);
     *binary += contents;
   }
   return json + "}";
@@ -117,7 +94,7 @@ std::string WriteInput(const Read& read, const InferTensor& tensor, std::string*
 std::string WriteOutputs(const Read& read) {
   std::string json = "[";
   for (size_t index = 0; index < read.request.outputs.size(); ++index) {
-    json += (index > 0 ? ",{\"name\":" : "{\"name\":") + Quoted(read.model.outputs[read.request.outputs[index]]);
+    json += (index > 0 ? ",{\"name\":" : "{\"name\":") + fuzz::Quoted(read.model.outputs[read.request.outputs[index]]);
     if (!read.request.binary.empty()) {
       json += read.request.binary[index] ? ",\"parameters\":{\"binary_data\":true}" : ",\"parameters\":{\"binary_data\":false}";
     }
@@ -126,30 +103,22 @@ std::string WriteOutputs(const Read& read) {
   return json + "]";
 }
 
-bool AreAlike(const InferRequest& one, const InferRequest& other) {
-  return one.id == other.id && one.sequence_name == other.sequence_name && one.sequence_id == other.sequence_id &&
-         one.starts_sequence == other.starts_sequence && one.ends_sequence == other.ends_sequence &&
-         one.priority == other.priority && one.timeout_us == other.timeout_us && one.rows == other.rows &&
-         one.outputs == other.outputs && one.binary == other.binary && one.parameters == other.parameters &&
-         one.binary_outputs == other.binary_outputs && one.tensors.size() == other.tensors.size();
-}
-
 // What was understood of a request, in the usual form, is read as the request was.
 void CheckRewritten(const Read& read) {
   std::string json = "{", binary, inputs;
-  AddMember("id", Quoted(read.request.id), &json);
-  AddMember("parameters", WriteParameters(read.request), &json);
+  fuzz::AddMember("id", fuzz::Quoted(read.request.id), &json);
+  fuzz::AddMember("parameters", WriteParameters(read.request), &json);
   for (const InferTensor& tensor : read.request.tensors) {
     inputs += (inputs.empty() ? "" : ",") + WriteInput(read, tensor, &binary);
   }
-  AddMember("inputs", "[" + inputs + "]", &json);
-  AddMember("outputs", WriteOutputs(read), &json);
+  fuzz::AddMember("inputs", "[" + inputs + "]", &json);
+  fuzz::AddMember("outputs", WriteOutputs(read), &json);
   json += "}";
   Check(fuzz::StrictJson::IsObject(json), "what is written is JSON");
   const fuzz::Block block{std::string_view(json + binary)};
   Read again{read.model, block.view(), {}};
   Check(ReadInferDocument(read.model, block.view(), json.size(), &again.request), "a request that is written again is one");
-  Check(AreAlike(read.request, again.request), "and the same one");
+  Check(fuzz::AreAlike(read.request, again.request), "and the same one");
   for (size_t number = 0; number < read.request.tensors.size(); ++number) {
     const InferTensor &tensor = read.request.tensors[number], &same = again.request.tensors[number];
     Check(tensor.input == same.input && tensor.dims == same.dims &&
@@ -184,8 +153,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!ReadInferDocument(model, body, document, &read.request)) return 0;
   fuzz::CheckRequest(model, read.request);
   CheckPlaces(read, document);
-  CheckText(block, read.request, read.request.id);
-  CheckText(block, read.request, read.request.sequence_name);
+  fuzz::CheckText(block, read.request, read.request.id);
+  fuzz::CheckText(block, read.request, read.request.sequence_name);
   const bool has_binary = document < body.size();
   if (has_binary || body.back() == '}') {
     const fuzz::Block prefix(body.substr(0, body.size() - 1));

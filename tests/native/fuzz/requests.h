@@ -6,11 +6,13 @@
 #ifndef PYRUNTIME_TESTS_NATIVE_FUZZ_REQUESTS_H_
 #define PYRUNTIME_TESTS_NATIVE_FUZZ_REQUESTS_H_
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "codecs/infer_request.h"
+#include "codecs/json_text.h"
 #include "fuzz.h"
 
 namespace fuzz {
@@ -86,6 +88,36 @@ inline void CheckRequest(const pyruntime::DeclaredModel& model, const pyruntime:
   Check(request.binary.empty() || request.binary.size() == request.outputs.size(), "each output has a way, or none has");
   Check(request.rows >= 1, "a batch has rows");
   Check(request.sequence_name.empty() || request.sequence_id == 0, "a sequence has a name or a number");
+}
+
+inline void CheckText(const Block& block, const pyruntime::InferRequest& request, std::string_view text) {
+  std::string json;
+  Check(pyruntime::AddJsonText(text, &json), "a text is UTF-8");
+  if (block.Contains(text)) return;
+  const bool is_own = std::any_of(request.texts.begin(), request.texts.end(), [&](const std::string& each) {
+    return text.data() >= each.data() && text.data() + text.size() <= each.data() + each.size();
+  });
+  Check(is_own, "a text lies in the body, or was made");
+}
+
+// Writes a member of a JSON object that has members before.
+inline void AddMember(const char* name, std::string_view json, std::string* out) {
+  *out += std::string(out->back() == '{' ? "\"" : ",\"") + name + "\":";
+  *out += json;
+}
+
+inline std::string Quoted(std::string_view text) {
+  std::string json;
+  Check(pyruntime::AddJsonText(text, &json), "a text is UTF-8");
+  return json;
+}
+
+inline bool AreAlike(const pyruntime::InferRequest& one, const pyruntime::InferRequest& other) {
+  return one.id == other.id && one.sequence_name == other.sequence_name && one.sequence_id == other.sequence_id &&
+         one.starts_sequence == other.starts_sequence && one.ends_sequence == other.ends_sequence &&
+         one.priority == other.priority && one.timeout_us == other.timeout_us && one.rows == other.rows &&
+         one.outputs == other.outputs && one.binary == other.binary && one.parameters == other.parameters &&
+         one.binary_outputs == other.binary_outputs && one.tensors.size() == other.tensors.size();
 }
 
 }  // namespace fuzz

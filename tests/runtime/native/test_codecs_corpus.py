@@ -23,6 +23,7 @@ from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.dtypes import BY_NAME, DATATYPES
 
 from ..model_specs import BARE_SPEC
+from . import plain_generate
 from .plain_bodies import ALONE, BATCHING, check_request_is_read_as_by_the_reference
 from .plain_heads import read_by_reference
 from .plain_messages import assert_alike, message_reference, read_message
@@ -80,6 +81,10 @@ def check_document(data):
         return False
     binary = min(int.from_bytes(choice[1:], "little"), len(body))
     return check_request_is_read_as_by_the_reference(MODELS[choice[0] % len(MODELS)], body, len(body) - binary)
+
+
+def check_generate(data):
+    return bool(data) and plain_generate.is_plain(MODELS[data[0] % len(MODELS)], data[1:])
 
 
 def check_message(data):
@@ -143,6 +148,7 @@ CHECKS = {
     "call": check_call,
     "contents": check_contents,
     "document": check_document,
+    "generate": check_generate,
     "head": check_head,
     "message": check_message,
     "responses": check_response,

@@ -8,19 +8,16 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import TensorSpec
-from pyruntime.runtime.execution.job import request_options, tensor_refs
-from pyruntime.runtime.frontends.http.generate_request import decode_generate
-from pyruntime.runtime.frontends.http.long_strings import LongStrings
-from pyruntime.runtime.inference.plain_requests import PlainRequest, PlainRequests
+from pyruntime.runtime.inference.plain_requests import PlainRequests
 from pyruntime.runtime.native._codecs import InferReader
 from pyruntime.utils.dtypes import DATATYPES
 from pyruntime.utils.errors import Code, InferenceError
 
 from ..model_specs import BARE_SPEC, spec_from
 from .json_values import WHATEVER, Raw, elements, mostly, nested
-from .plain_bodies import IDS, OPTIONS, Members, Memory, encode, with_another_byte
+from .plain_bodies import IDS, OPTIONS, Members, encode, with_another_byte
+from .plain_generate import is_plain, read, reference
 
 # A model of texts, as most of those that generate are.
 TEXTS = spec_from(
@@ -43,42 +40,6 @@ MANY = replace(
 )
 # Names of members that mean something, and others.
 NAMES = ["id", "parameters", "triton_x", "sequence_id", "", "é"]
-
-
-def reference(spec, body):
-    """What the reference makes of a request: the fields of PlainRequest, and contents; or an error."""
-    memory = Memory()
-    try:
-        request = decode_generate(LongStrings(body), spec)
-        check_request(spec, request)
-    except InferenceError as exc:
-        return exc, {}
-    slot = memory.place(request)
-    options, tensors = request_options(request), tensor_refs(request.inputs)
-    plain = PlainRequest(request.id, options, tensors, request.batch_size, request.priority, False, slot)
-    return plain._replace(slot=slot and slot.size), memory.find(plain.tensors)
-
-
-def read(spec, body):
-    """The same, as native code reads it; None for a miss, which took no memory."""
-    memory = Memory()
-    plain = PlainRequests(spec).read_generate(body, memory.allocate)
-    if plain is None:
-        assert memory.contents is None
-        return None
-    return plain._replace(slot=plain.slot and plain.slot.size), memory.find(plain.tensors)
-
-
-def is_plain(spec, document):
-    """Whether native code reads a request: then it does so as the reference does."""
-    body = document if isinstance(document, bytes) else encode(document)
-    found = read(spec, body)
-    if found is None:
-        return False
-    expected = reference(spec, body)
-    assert found == expected
-    assert list(map(type, found[0].options)) == list(map(type, expected[0].options))
-    return True
 
 
 @st.composite

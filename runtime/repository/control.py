@@ -97,6 +97,8 @@ class ModelControl:
             await asyncio.wait((task,))
         failure = self._given_up(name) if task.cancelled() else task.result()
         if failure is not None:
+            if not self._table.states(name):  # no version of it was ever begun: most likely there is no such model
+                self._dependencies.explicit.discard(name)
             raise failure
 
     async def unload(self, name: str, unload_dependents: bool = False) -> None:

@@ -224,6 +224,21 @@ class TestOrder:
 
         world(test)
 
+    def test_nothing_is_kept_of_names_of_no_models(self, world):
+        """Clients choose the names of their requests."""
+
+        async def test(world):
+            for number in range(3):
+                with pytest.raises(InferenceError, match="failed to poll"):
+                    await world.control.load(f"none{number}")
+                await world.control.unload(f"no{number}")
+            assert world.control._dependencies.explicit == set()
+            world.add("m")
+            await world.control.load("m")
+            assert world.control._dependencies.explicit == {"m"}
+
+        world(test)
+
     def test_an_unload_gives_up_the_loads_under_way(self, world):
         async def test(world):
             world.add("m")

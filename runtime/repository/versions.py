@@ -100,4 +100,6 @@ def select_versions(policy: VersionPolicy, names: Iterable[str], model: str) -> 
                 if version not in present
             }
     problem = f"at least one version must be available under the version policy of model '{model}'"
+    if not present:  # as of an ensemble that was kept in git, which has no empty folders
+        problem += "; its folder has no version's folder, such as '1', which may be empty for an ensemble"
     return Selection(versions, missing, None if versions else problem)

@@ -187,7 +187,8 @@ def test_another_folder_that_is_empty(server, write_model, tmp_path, tmp_path_fa
     write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a", move=tmp_path_factory.mktemp("empty"))))
     server = server()
     assert refusal(server) == (
-        POLL_FAILED + "at least one version must be available under the version policy of model 'm'"
+        POLL_FAILED + "at least one version must be available under the version policy of model 'm'; "
+        "its folder has no version's folder, such as '1', which may be empty for an ensemble"
     )
     assert [line.split()[1] for line in told(server)][:4] == ["initialized", "initialized", "LOAD", "LOAD_FAIL"]
 

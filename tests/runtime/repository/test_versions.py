@@ -75,9 +75,19 @@ def test_every_missing_version_is_an_error():
 
 
 @pytest.mark.parametrize("policy", [VersionPolicy(), VersionPolicy("all"), VersionPolicy("specific", versions=(1,))])
-def test_no_version_left(policy):
-    """A model without any version to serve cannot be served."""
-    selection = select_versions(policy, [], "m")
+def test_no_version_at_all(policy):
+    """A model without any version cannot be served, and what is missing is said behind Triton's words."""
+    selection = select_versions(policy, ["labels"], "m")
+    assert selection.versions == ()
+    assert selection.problem == (
+        "at least one version must be available under the version policy of model 'm'; "
+        "its folder has no version's folder, such as '1', which may be empty for an ensemble"
+    )
+
+
+def test_no_version_left():
+    """A model whose policy leaves none of its versions cannot be served."""
+    selection = select_versions(VersionPolicy("specific", versions=(1,)), ["2"], "m")
     assert selection.versions == ()
     assert selection.problem == "at least one version must be available under the version policy of model 'm'"
 

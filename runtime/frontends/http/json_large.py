@@ -187,7 +187,7 @@ class LargeDocument:
 
     def _check_wanted(self) -> None:
         if self._is_gone():
-            raise InferenceError("the client is gone", Code.CANCELLED)
+            raise InferenceError("", Code.CANCELLED)
 
     def _find_lists(self) -> Iterator[_List]:
         """The lists that are cut out."""

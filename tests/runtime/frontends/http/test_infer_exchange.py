@@ -274,7 +274,8 @@ class TestThreads:
             assert transport._connection.eof_received()
 
         with_threads(server, act)
-        assert (transport.statuses(), server.instance.jobs) == ([400], [])
+        ((status, _, body),) = transport.responses()
+        assert (status, json.loads(body), server.instance.jobs) == (400, {"error": CANCELLED}, [])
         assert server.is_idle()
 
     @pytest.mark.parametrize("encoding", ["", "gzip"])

@@ -17,6 +17,8 @@ import time
 import traceback
 from typing import Any, Dict, Iterable, List, NoReturn, Optional, Set
 
+import msgpack
+
 from pyruntime.stub import gpus, plain
 from pyruntime.stub.client_memory import ClientOutputs
 from pyruntime.stub.coroutines import Coroutines
@@ -32,7 +34,9 @@ from pyruntime.stub.responses import ResponseWriter
 from pyruntime.stub.server import Server
 from pyruntime.stub.streams import LET_GO, RETURNED_NONE
 from pyruntime.utils.errors import LocalError, PyruntimeError
-from pyruntime.utils.messages import RESCHEDULED, SENDER, Failed, Infer, Result, Retired, WireOutcome
+from pyruntime.utils.messages import RESCHEDULED, SENDER, TAGS, Failed, Infer, Result, Retired, WireOutcome
+
+_RESULT = TAGS[Result]
 
 
 class Batches:
@@ -54,6 +58,7 @@ class Batches:
         self.server: Server
         self._link = link
         self._writer = writer
+        self._write = plain.response_writer(writer)
         self._region = region
         # Set before the first batch; initialize may make calls before that.
         self.model: Any = None
@@ -95,6 +100,7 @@ class Batches:
         ident = threading.get_ident()
         self._running[ident] = batch
         responses: Any = None
+        outcomes: Optional[bytes] = None
         failure = ""
         end_ns = 0
         self._started[batch] = start_ns = time.monotonic_ns()
@@ -114,7 +120,9 @@ class Batches:
             if self._decoupled:
                 self._check_decoupled(responses)
             else:
-                check_responses(responses, requests)
+                outcomes = self._write(responses, requests)
+                if outcomes is None:
+                    check_responses(responses, requests)
         except BaseException as exc:
             if self.forked:
                 end_fork(exc)
@@ -126,6 +134,8 @@ class Batches:
         if failure:
             responses = None
             self._end_all(requests)
+        elif outcomes is not None:
+            responses = None
         else:
             loss = LET_GO
             if responses is None:
@@ -144,6 +154,8 @@ class Batches:
         retained = [serial - batch for serial in held] if held else []
         if failure:
             self._link.send(Failed(batch, failure, retained, start_ns, end_ns))
+        elif outcomes is not None:
+            self._send_outcomes(outcomes, requests, (batch, retained, start_ns, end_ns))
         else:
             # As Result(...) does, which costs a call.
             self._send(tuple.__new__(Result, (batch, wires, retained, start_ns, end_ns)), requests)
@@ -200,6 +212,16 @@ class Batches:
         loss = loss if request._stream is None else LET_GO
         request._get_stream(self.server).begin(loss)
         return SENDER
+
+    def _send_outcomes(self, outcomes: bytes, requests: List[InferenceRequest], rest: Any) -> None:
+        """Send a result whose outcomes native code has written. `rest` are the other fields."""
+        batch, retained, start_ns, end_ns = rest
+        frame = plain.result(_RESULT, batch, outcomes, retained, start_ns, end_ns)
+        try:
+            self._link.send_frame(Result, frame)
+        except PyruntimeError:
+            wires: List[WireOutcome] = [tuple(each) for each in msgpack.unpackb(outcomes)]
+            self._send(Result(batch, wires, retained, start_ns, end_ns), requests)
 
     def _send(self, result: Result, requests: List[InferenceRequest]) -> None:
         try:

@@ -14,7 +14,7 @@ import select
 import socket
 import threading
 from collections import deque
-from typing import Callable, Deque, Optional
+from typing import Any, Callable, Deque, Optional, Type, Union
 
 from pyruntime.utils.channel import StubChannel
 from pyruntime.utils.messages import Message
@@ -39,7 +39,7 @@ class Link:
         # thread in the middle of sending, so the lock is reentrant.
         self._sending = threading.RLock()
         self._in_send = False
-        self._outbox: Deque[Message] = deque()
+        self._outbox: Deque[Union[Message, bytes]] = deque()
         self._reader = threading.Lock()
         self._followers = 0
         self._read = threading.Condition(threading.Lock())
@@ -59,26 +59,38 @@ class Link:
     def send(self, message: Message) -> None:
         """Send a message. Thread-safe and reentrant. Raises LocalError if the message is too large."""
         with self._sending:
-            outbox = self._outbox
-            if self._in_send:
+            self._send(message)
+
+    def send_frame(self, kind: Type[Any], frame: bytes) -> None:
+        """As `send`, where the message is encoded already."""
+        with self._sending:
+            self._send(self._channel.send_frame(kind, frame))
+
+    def _send(self, message: Union[Message, bytes]) -> None:
+        """A message, or the frame of one. The caller has the lock."""
+        outbox = self._outbox
+        if self._in_send:
+            outbox.append(message)
+            return  # the outer call sends it
+        self._in_send = True
+        try:
+            if outbox:
                 outbox.append(message)
-                return  # the outer call sends it
-            self._in_send = True
-            try:
-                if outbox:
-                    outbox.append(message)
-                else:
-                    self._sock.sendall(self._channel.send(message))
-                while outbox:
-                    data = b""
-                    try:
-                        while outbox:
-                            data += self._channel.send(outbox.popleft())
-                    finally:
-                        if data:
-                            self._sock.sendall(data)
-            finally:
-                self._in_send = False
+            else:
+                self._sock.sendall(self._encode(message))
+            while outbox:
+                data = b""
+                try:
+                    while outbox:
+                        data += self._encode(outbox.popleft())
+                finally:
+                    if data:
+                        self._sock.sendall(data)
+        finally:
+            self._in_send = False
+
+    def _encode(self, message: Union[Message, bytes]) -> bytes:
+        return message if type(message) is bytes else self._channel.send(message)  # type: ignore[arg-type]
 
     def wait(self, done: Callable[[], object], interrupted: Optional[Interrupted] = None) -> bool:
         """Read until `done()` is true; False if the host closed the connection before. Only this thread calls `done`.

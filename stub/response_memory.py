@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Deque, Dict, Iterable, List, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterable, List, Set, Tuple, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from pyruntime.utils.regions import Region
 
 if TYPE_CHECKING:
     from pyruntime.stub.gpu_memory import GpuMemory
+
+_Native = TypeVar("_Native")
 
 # Up to this size, tobytes() and a slice assignment are faster than creating an array over the region.
 SMALL_BYTES = 16 << 10
@@ -48,6 +50,10 @@ class ResponseMemory:
         self._map = region.map
         # The addresses of tensors on GPUs that are freed with a slot.
         self._on_gpu: Dict[int, Tuple[GpuMemory, List[int]]] = {}
+
+    def native(self, kind: Callable[..., _Native], outputs: Set[str]) -> _Native:
+        """An object in native code that allocates here as well."""
+        return kind(self._lock, self._arena, self._taken_back, self._map, outputs)
 
     @property
     def free_bytes(self) -> int:

@@ -47,7 +47,7 @@ class ResponseWriter(ResponseMemory):
     def __init__(self, region: Region, growth_bytes: int, model_name: str, outputs: Set[str]) -> None:
         super().__init__(region, growth_bytes)
         self._model_name = model_name
-        self._outputs = outputs
+        self.outputs = outputs
         # Called with the name of an output that is left out because the model has none of that name.
         self.on_undeclared: Callable[[str], None] = _nothing
 
@@ -163,7 +163,7 @@ class ResponseWriter(ResponseMemory):
         for tensor in response._output_tensors:
             name, datatype, contents = tensor._name, tensor._datatype, tensor._array
             if name not in wanted:
-                if name not in self._outputs:
+                if name not in self.outputs:
                     self.on_undeclared(name)
                 continue
             if contents is None or datatype == "BYTES":

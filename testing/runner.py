@@ -15,7 +15,9 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgpack
 
 from pyruntime.stub.coroutines import Coroutines
 from pyruntime.stub.link import Interrupted, Link
@@ -45,6 +47,11 @@ class DirectLink(Link):
     def send(self, message: Message) -> None:
         """See Link."""
         self._handle(message)
+
+    def send_frame(self, kind: type[Any], frame: bytes) -> None:
+        """See Link."""
+        _, fields = msgpack.unpackb(frame)
+        self._handle(kind(*fields))
 
     def post(self, message: Message) -> None:
         """See Link."""

@@ -155,6 +155,17 @@ class Channel:
             self._enter(after)
         return data
 
+    def send_frame(self, kind: Type[Any], frame: bytes) -> bytes:
+        """The frame of a message of this kind that is encoded already. It must be one that keeps the state.
+
+        Raises LocalError as `send`.
+        """
+        if self._may_send.get(kind) is not self.state:
+            raise LocalError(f"{kind.__name__} may not be sent while {self.state.name}")
+        if len(frame) > FRAME_BYTES_MAX:
+            raise LocalError(f"{kind.__name__} is {len(frame)} bytes and a frame holds {FRAME_BYTES_MAX}")
+        return frame
+
     def receive_data(self, data: bytes) -> List[Message]:
         """The messages that `data` completes. Raises PeerError at the first illegal one, and closes the channel."""
         messages: List[Message]

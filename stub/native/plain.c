@@ -6,13 +6,11 @@
  */
 #include "plain.h"
 
-#define FAST(function) ((PyCFunction)(void (*)(void))(FastFunction)(function))
-#define FAST_WITH_NAMES(function) ((PyCFunction)(void (*)(void))(FastFunctionWithNames)(function))
-
 static PyMethodDef functions[] = {
     {"use", use, METH_VARARGS, NULL},
     {"make_requests", FAST(make_requests), METH_FASTCALL, NULL},
     {"still_held", still_held, METH_O, NULL},
+    {"result", FAST(result), METH_FASTCALL, NULL},
     {"get_input_tensor_by_name", FAST_WITH_NAMES(get_input), METH_FASTCALL | METH_KEYWORDS,
      "get_input_tensor_by_name($module, inference_request, name)\n--\n\n"
      "The request's input of that name; None if the client did not send it."},
@@ -20,6 +18,7 @@ static PyMethodDef functions[] = {
 };
 
 static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, add_responses},
     {0, NULL},
 };
 

@@ -24,6 +24,8 @@
 typedef PyObject *(*FastFunction)(PyObject *self, PyObject *const *arguments, Py_ssize_t count);
 typedef PyObject *(*FastFunctionWithNames)(PyObject *self, PyObject *const *arguments, Py_ssize_t count,
                                            PyObject *names);
+#define FAST(function) ((PyCFunction)(void (*)(void))(FastFunction)(function))
+#define FAST_WITH_NAMES(function) ((PyCFunction)(void (*)(void))(FastFunctionWithNames)(function))
 
 /* The attributes, each list in the order of the names in plain_classes.c. */
 enum { NAME, DATATYPE, SHAPE, ARRAY, REGION, ADDRESS, SIZE, TENSOR_ATTRIBUTES };
@@ -46,6 +48,8 @@ enum {
     REQUEST_ATTRIBUTES
 };
 
+enum { ERROR, OUTPUT_TENSORS, JSON, RESPONSE_ATTRIBUTES };
+
 typedef struct {
     PyTypeObject *type;
     Py_ssize_t at[REQUEST_ATTRIBUTES]; /* as many as any class has */
@@ -55,15 +59,23 @@ typedef struct {
 typedef struct {
     Class tensor;
     Class request;
+    Class response;
     PyTypeObject *regions;
     PyTypeObject *ndarray;
-    PyObject *dtypes; /* {datatype: (dtype, size of an item)} of numbers that numpy has */
+    PyObject *dtypes;    /* {datatype: (dtype, size of an item)} of numbers that numpy has */
+    PyObject *datatypes; /* {dtype: datatype} of the same */
+    PyObject *init_tensor;
+    PyObject *init_response;
     PyObject *as_numpy;
     PyObject *inputs;
     PyObject *get_input;
     PyObject *tensor_of;  /* Tensor._from_region */
     PyObject *request_of; /* InferenceRequest._from_wire */
     PyObject *still_held;
+    PyObject *tobytes; /* names */
+    PyObject *dtype;
+    PyObject *shape;
+    PyObject *no_text;
 } Known;
 
 extern Known known;
@@ -109,8 +121,16 @@ PyObject *still_held(PyObject *module, PyObject *requests);
 PyObject *get_input(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *names);
 PyObject *inputs_of(PyObject *request, PyObject *unused);
 
+/* plain_responses.c */
+int add_responses(PyObject *module);
+PyObject *result(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+
 /* plain_tensors.c */
 PyObject *tensor_of(PyObject *region, PyObject *ref);
 PyObject *as_numpy(PyObject *tensor, PyObject *unused);
+
+/* plain_init.c */
+PyObject *init_tensor(PyObject *tensor, PyObject *arguments, PyObject *names);
+PyObject *init_response(PyObject *response, PyObject *arguments, PyObject *names);
 
 #endif

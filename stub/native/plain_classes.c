@@ -16,6 +16,7 @@ static const char *const request_attributes[REQUEST_ATTRIBUTES] = {
     "_parameters",    "_tensors",        "_trace_context", "_region", "_outputs",
     "_inputs",        "_stream",         "_answered", "_serial",   "_release_flags",
 };
+static const char *const response_attributes[RESPONSE_ATTRIBUTES] = {"_error", "_output_tensors", "_parameters"};
 
 /* The size of an object of a type, 0 with an exception. */
 static Py_ssize_t size_of(PyTypeObject *type)
@@ -76,11 +77,19 @@ static PyMethodDef tensor_methods[] = {
     {"as_numpy", as_numpy, METH_NOARGS,
      "as_numpy($self, /)\n--\n\nThe contents as an array; BYTES as an object array of `bytes`.\n\n"
      "Raises TritonModelException for BF16, which numpy does not have."},
+    {"__init__", (PyCFunction)(void (*)(void))(PyCFunctionWithKeywords)init_tensor, METH_VARARGS | METH_KEYWORDS,
+     "__init__($self, __name, __numpy_array, /)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 static PyMethodDef request_methods[] = {
     {"inputs", inputs_of, METH_NOARGS,
      "inputs($self, /)\n--\n\nThe inputs of the request; optional ones may be missing."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMethodDef response_methods[] = {
+    {"__init__", (PyCFunction)(void (*)(void))(PyCFunctionWithKeywords)init_response, METH_VARARGS | METH_KEYWORDS,
+     "__init__($self, output_tensors=(), error=None, parameters=None)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -112,10 +121,11 @@ static PyObject *function(PyObject *functions, const char *name)
 /* See _plain.pyi. */
 PyObject *use(PyObject *module, PyObject *arguments)
 {
-    PyObject *tensor, *request, *regions, *ndarray, *dtypes, *functions;
+    PyObject *tensor, *request, *response, *regions, *ndarray, *dtypes, *datatypes, *functions;
 
     (void)module;
-    if (!PyArg_UnpackTuple(arguments, "use", 6, 6, &tensor, &request, &regions, &ndarray, &dtypes, &functions))
+    if (!PyArg_UnpackTuple(arguments, "use", 8, 8, &tensor, &request, &response, &regions, &ndarray, &dtypes,
+                           &datatypes, &functions))
         return NULL;
     if (known.tensor.type != NULL) {
         PyErr_SetString(PyExc_ImportError, "the classes are in use already");
@@ -128,6 +138,13 @@ PyObject *use(PyObject *module, PyObject *arguments)
         (known.request_of = function(functions, "request_of")) == NULL ||
         (known.still_held = function(functions, "still_held")) == NULL ||
         measure(&known.request, request, request_attributes, REQUEST_ATTRIBUTES) < 0 ||
+        measure(&known.response, response, response_attributes, RESPONSE_ATTRIBUTES) < 0 ||
+        (known.init_tensor = function(functions, "init_tensor")) == NULL ||
+        (known.init_response = function(functions, "init_response")) == NULL ||
+        (known.tobytes = PyUnicode_InternFromString("tobytes")) == NULL ||
+        (known.dtype = PyUnicode_InternFromString("dtype")) == NULL ||
+        (known.shape = PyUnicode_InternFromString("shape")) == NULL ||
+        (known.no_text = PyUnicode_InternFromString("")) == NULL ||
         measure(&known.tensor, tensor, tensor_attributes, TENSOR_ATTRIBUTES) < 0)
         return NULL;
     Py_INCREF(regions);
@@ -136,7 +153,10 @@ PyObject *use(PyObject *module, PyObject *arguments)
     known.ndarray = (PyTypeObject *)ndarray;
     Py_INCREF(dtypes);
     known.dtypes = dtypes;
-    if (replace(tensor, tensor_methods) < 0 || replace(request, request_methods) < 0)
+    Py_INCREF(datatypes);
+    known.datatypes = datatypes;
+    if (replace(tensor, tensor_methods) < 0 || replace(request, request_methods) < 0 ||
+        replace(response, response_methods) < 0)
         return NULL;
     Py_RETURN_NONE;
 }

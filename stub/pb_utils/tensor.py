@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DTYPES: Dict[str, Any] = {
     datatype.name: np.dtype(datatype.numpy) for datatype in DATATYPES if datatype.numpy and datatype.size
 }
-_DATATYPES: Dict[Any, str] = {dtype: name for name, dtype in DTYPES.items()}
+DATATYPE_NAMES: Dict[Any, str] = {dtype: name for name, dtype in DTYPES.items()}
 _BF16_BITS = np.dtype("<u2")
 _DL_CPU = (1, 0)
 _NO_BF16 = "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
@@ -37,7 +37,7 @@ def datatype_of(dtype: Any) -> Optional[str]:
         return "BYTES"
     if dtype.kind not in "biuf":
         return None  # some of these, such as StringDType, have no byte order
-    return _DATATYPES.get(dtype.newbyteorder("="))
+    return DATATYPE_NAMES.get(dtype.newbyteorder("="))
 
 
 def _checked_name(name: Any) -> str:
@@ -72,7 +72,7 @@ class Tensor:
         array = __numpy_array if isinstance(__numpy_array, np.ndarray) else _as_array(__numpy_array)
         if not __name or type(__name) is not str:
             __name = _checked_name(__name)
-        datatype = _DATATYPES.get(array.dtype)
+        datatype = DATATYPE_NAMES.get(array.dtype)
         if datatype is None:
             datatype = datatype_of(array.dtype)
             if datatype is None:

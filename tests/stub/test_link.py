@@ -24,6 +24,7 @@ from pyruntime.utils.messages import (
     Release,
     ReleaseHold,
     Reply,
+    Result,
 )
 from tests.patience import PATIENCE_S
 
@@ -171,6 +172,17 @@ class TestSend:
         host.link.post(ReleaseHold([2]))
         host.link.send(log("hello"))
         assert [host.hear() for _ in range(3)] == [ReleaseHold([1]), ReleaseHold([2]), log("hello")]
+
+    def test_encoded_elsewhere(self, host):
+        """A frame that is encoded already goes out in its turn, and one that is not legal is refused."""
+        result = Result(1, [], [], 5, 6)
+        frame = StubChannel.send(host.link._channel, result)
+        host.link.post(ReleaseHold([1]))
+        host.link.send_frame(Result, frame)
+        host.link.send_frame(Result, frame)
+        assert [host.hear() for _ in range(3)] == [ReleaseHold([1]), result, result]
+        with pytest.raises(LocalError):
+            host.link.send_frame(Infer, frame)
 
     def test_too_large(self, host):
         """A message that does not fit a frame is refused; the messages before and after it arrive."""

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from copy import deepcopy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 from pyruntime.runtime.regions import create_region
 from pyruntime.stub import plain
 from pyruntime.stub.memory import Regions
+from pyruntime.stub.pb_utils.errors import TritonError
 from pyruntime.stub.pb_utils.request import InferenceRequest
+from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import Tensor
 from pyruntime.utils import fast_path
 from pyruntime.utils.dtypes import DATATYPES
@@ -201,14 +204,15 @@ def test_classes_that_are_not_as_expected():
     code = (
         "from pyruntime.stub import _plain\n"
         "class Tensor: pass\n"
-        "names = 'as_numpy inputs get_input_tensor_by_name tensor_of request_of still_held'\n"
+        "names = 'as_numpy inputs get_input_tensor_by_name tensor_of request_of still_held init_tensor init_response'\n"
         "functions = dict.fromkeys(names.split())\n"
         "for some in ({}, functions):\n"
-        "    try: _plain.use(Tensor, Tensor, Tensor, Tensor, {}, some)\n"
+        "    try: _plain.use(Tensor, Tensor, Tensor, Tensor, Tensor, {}, {}, some)\n"
         "    except ImportError as exc: print(exc)\n"
         "from pyruntime.stub import plain\n"
         "print(plain.make_requests is _plain.make_requests)\n"
-        "try: _plain.use(plain.Tensor, plain.InferenceRequest, Tensor, Tensor, {}, functions)\n"
+        "classes = plain.Tensor, plain.InferenceRequest, plain.InferenceResponse\n"
+        "try: _plain.use(*classes, Tensor, Tensor, {}, {}, functions)\n"
         "except ImportError as exc: print(exc)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -233,3 +237,74 @@ def test_without_native_code():
     )
     for arguments, variables in ((), {fast_path.VARIABLE: "1"}), (("pyruntime.stub._plain",), {}):
         subprocess.run([sys.executable, "-c", code, *arguments], env={**os.environ, **variables}, check=True)
+
+
+class Own(np.ndarray):
+    """An array of a class of a model's own."""
+
+
+TENSOR_ARGUMENTS = [
+    ("OUT", np.zeros((2, 3), np.float32)),
+    ("OUT", np.array(1, np.bool_)),
+    ("OUT", np.zeros(2, ">i2")),
+    ("OUT", np.zeros(2, np.float32).view(Own)),
+    ("OUT", np.array([b"a"], object)),
+    ("OUT", np.array(["a"])),
+    ("OUT", np.zeros(2, np.complex64)),
+    ("OUT", [1, 2]),
+    ("OUT", None),
+    ("", np.zeros(1)),
+    (b"OUT", np.zeros(1)),
+    (Text("OUT"), np.zeros(1)),
+    (1, np.zeros(1)),
+    ("OUT",),
+    ("OUT", np.zeros(1), 1),
+]
+
+
+@pytest.mark.parametrize("arguments", TENSOR_ARGUMENTS, ids=lambda arguments: repr(arguments)[:40])
+def test_tensors_of_models(arguments):
+    """A tensor that a model makes has the same attributes, and what is no tensor raises the same."""
+    found, expected = Tensor.__new__(Tensor), Tensor.__new__(Tensor)
+    said = told(found.__init__, *arguments)
+    assert said == told(plain.PYTHON["init_tensor"], expected, *arguments)
+    assert list(map(repr, attributes(found).values())) == list(map(repr, attributes(expected).values()))
+    assert said is not None or (found._array is arguments[1]) == (expected._array is arguments[1])
+
+
+def test_arguments_of_tensors_have_no_names():
+    """As in Python."""
+    with pytest.raises(TypeError):
+        Tensor(name="OUT", array=np.zeros(1))
+
+
+OUT = Tensor("OUT", np.zeros(1))
+RESPONSE_ARGUMENTS = [
+    ((), {}),
+    (([],), {}),
+    (([OUT, OUT],), {}),
+    ((), {"output_tensors": [OUT]}),
+    (((OUT,),), {}),
+    (([None],), {}),
+    (([1],), {}),
+    ((1,), {}),
+    ((None,), {}),
+    (([OUT], None, {"a": 1}), {}),
+    (([OUT],), {"parameters": {"a": 1}}),
+    (([OUT],), {"error": TritonError("no")}),
+    ((), {"error": 1}),
+    ((), {"errors": 1}),
+    (([OUT], None, None, None), {}),
+    (([OUT],), {"output_tensors": [OUT]}),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), RESPONSE_ARGUMENTS, ids=map(repr, range(len(RESPONSE_ARGUMENTS))))
+def test_responses_of_models(arguments, named):
+    """A response that a model makes has the same attributes, and what is no response raises the same."""
+    found, expected = (InferenceResponse.__new__(InferenceResponse) for _ in range(2))
+    said = told(partial(found.__init__, **named), *arguments)
+    assert said == told(partial(plain.PYTHON["init_response"], **named), expected, *arguments)
+    assert attributes(found) == attributes(expected)
+    if said is None and arguments:
+        assert found._output_tensors is not arguments[0]

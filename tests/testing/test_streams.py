@@ -384,7 +384,7 @@ def test_a_fault_of_ours(execute, monkeypatch):
     def fail(*_):
         raise RuntimeError("on purpose")
 
-    model = execute("return [answer(1)]")
+    model = execute("return [pb_utils.InferenceResponse(error=pb_utils.TritonError('no'))]")
     monkeypatch.setattr("pyruntime.stub.batches.Batches._answer", fail)
     assert "the request cannot be executed: RuntimeError('on purpose')" in failure_of(model, {"IN": [1]}).message
 

@@ -397,6 +397,21 @@ class TestSize:
         heard = [each for at in range(0, len(data), step) for each in host.receive_data(data[at : at + step])]
         assert heard == [message, SAMPLES[Log]]
 
+    def test_frames_made_elsewhere(self):
+        """A frame that is encoded already is checked as any other: whether it is legal now, and its size."""
+        host, stub = talk(State.SERVING)
+        result = Result(1, [], [], 5, 6)
+        frame = stub.send(result)
+        assert host.receive_data(stub.send_frame(Result, frame)) == [result]
+        with pytest.raises(LocalError, match=f"^Result is {FRAME_BYTES_MAX + 1} bytes and a frame holds"):
+            stub.send_frame(Result, bytes(FRAME_BYTES_MAX + 1))
+        for kind in (Infer, Ready, Stopped):  # the last one changes the state
+            with pytest.raises(LocalError, match=f"^{kind.__name__} may not be sent while SERVING$"):
+                stub.send_frame(kind, frame)
+        _, stopped = talk(State.CLOSED)
+        with pytest.raises(LocalError, match="may not be sent while CLOSED"):
+            stopped.send_frame(Result, frame)
+
     def test_a_frame_that_never_ends(self):
         """Beyond the limit of a frame nothing more is kept."""
         host, _ = talk(State.SERVING)

@@ -8,6 +8,7 @@ import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from pyruntime.runtime.cli.commands.client import CommandError, WrongUsage
@@ -33,7 +34,7 @@ def run_new_backend(name: str, directory: str, in_cpp: bool) -> int:
     except NameProblem as problem:
         raise WrongUsage(str(problem)) from problem
     folder = _write("backend_cpp" if in_cpp else "backend_python", names, directory)
-    print(f"\ncd {_quoted(folder)} && pytest\n{_quoted(folder / 'README.md')} says how to go on.")
+    print(f"\n{_installation()}cd {_quoted(folder)} && pytest\n{_quoted(folder / 'README.md')} says how to go on.")
     return 0
 
 
@@ -75,8 +76,13 @@ def _templates(kind: str) -> Iterator[tuple[PurePosixPath, str]]:
 
 def show_next_steps(folder: Path, has_test: bool = True) -> None:
     """Print the commands that test and serve the model in `folder`."""
-    print(f"\npytest {_quoted(folder)}" if has_test else "")
+    print(f"\n{_installation()}pytest {_quoted(folder)}" if has_test else "")
     print(f"pyruntime serve --model-repository={_quoted(folder.parent)}")
+
+
+def _installation() -> str:
+    """The line of the command that tests need first: pytest is no part of an installation."""
+    return "" if find_spec("pytest") else "pip install pytest\n"
 
 
 def _quoted(path: Path) -> str:

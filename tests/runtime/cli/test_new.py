@@ -53,6 +53,17 @@ def test_here(tmp_path, monkeypatch, words, capsys):
 
 
 @pytest.mark.parametrize("words", [words for words, _ in KINDS], ids=IDS)
+@pytest.mark.parametrize("found", [None, "pytest"])
+def test_without_pytest(tmp_path, monkeypatch, words, found, capsys):
+    """An installation has no pytest, and the commands that are named install it where it is not there."""
+    monkeypatch.setattr("pyruntime.runtime.cli.new.find_spec", {"pytest": found}.get)
+    assert main(["new", *words, "mine", str(tmp_path)]) == 0
+    commands = capsys.readouterr().out.split("\n\n")[1]
+    assert commands.startswith("pip install pytest\n") is (found is None)
+    assert re.search(r"^(cd .* && )?pytest", commands, re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", [words for words, _ in KINDS], ids=IDS)
 @pytest.mark.parametrize("there", ["folder", "file", "link to nowhere"])
 def test_what_is_there(tmp_path, capsys, words, there):
     """It is never written to."""

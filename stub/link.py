@@ -64,7 +64,17 @@ class Link:
     def send_frame(self, kind: Type[Any], frame: bytes) -> None:
         """As `send`, where the message is encoded already."""
         with self._sending:
-            self._send(self._channel.send_frame(kind, frame))
+            frame = self._channel.send_frame(kind, frame)
+            if self._in_send or self._outbox:
+                self._send(frame)
+                return
+            self._in_send = True  # as _send does, which costs two calls
+            try:
+                self._sock.sendall(frame)
+                if self._outbox:
+                    self._drain()
+            finally:
+                self._in_send = False
 
     def _send(self, message: Union[Message, bytes]) -> None:
         """A message, or the frame of one. The caller has the lock."""
@@ -78,16 +88,21 @@ class Link:
                 outbox.append(message)
             else:
                 self._sock.sendall(self._encode(message))
-            while outbox:
-                data = b""
-                try:
-                    while outbox:
-                        data += self._encode(outbox.popleft())
-                finally:
-                    if data:
-                        self._sock.sendall(data)
+            self._drain()
         finally:
             self._in_send = False
+
+    def _drain(self) -> None:
+        """Send what is in the outbox. The caller has the lock."""
+        outbox = self._outbox
+        while outbox:
+            data = b""
+            try:
+                while outbox:
+                    data += self._encode(outbox.popleft())
+            finally:
+                if data:
+                    self._sock.sendall(data)
 
     def _encode(self, message: Union[Message, bytes]) -> bytes:
         return message if type(message) is bytes else self._channel.send(message)  # type: ignore[arg-type]
@@ -107,8 +122,15 @@ class Link:
                 continue
             try:
                 # The previous reader may have handled the message.
-                if not done() and not self.closed and _interruptible(self._arrival.poll, interrupted):
-                    self._receive(0)
+                if not done() and not self.closed:
+                    try:  # as _interruptible, which costs a call
+                        self._arrival.poll()
+                    except BaseException as exc:
+                        if interrupted is None:
+                            raise
+                        interrupted(exc)
+                    else:
+                        self._receive(0)
             finally:
                 reader.release()
                 if self._followers:

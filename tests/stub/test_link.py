@@ -184,6 +184,22 @@ class TestSend:
         with pytest.raises(LocalError):
             host.link.send_frame(Infer, frame)
 
+    def test_while_an_encoded_one_is_sent(self, host, monkeypatch):
+        """What a signal handler sends while such a frame goes out follows it."""
+        result = Result(1, [], [], 5, 6)
+        frame = StubChannel.send(host.link._channel, result)
+
+        class Interrupted:
+            def sendall(self, data):
+                if data == frame:
+                    host.link.send_frame(Result, frame)
+                    host.link.send(log("inner"))
+                host.theirs.sendall(data)
+
+        monkeypatch.setattr(host.link, "_sock", Interrupted())
+        host.link.send_frame(Result, frame)
+        assert [host.hear() for _ in range(3)] == [result, result, log("inner")]
+
     def test_too_large(self, host):
         """A message that does not fit a frame is refused; the messages before and after it arrive."""
         host.link.post(ReleaseHold([1]))

@@ -24,15 +24,18 @@ class PlainHeadReader:
     """Reads heads of HTTP/1.1 requests to models. It does not change. Any thread may use it."""
 
     def __init__(self, heads: dict[str, Head]) -> None:
-        """`heads` are those of requests for each action, such as "infer", of any model."""
+        """`heads` are those of requests for each action, such as "infer", of any model.
+
+        `asks_to_stay` says of those that a connection of HTTP/1.0 may stay.
+        """
 
     def read(self, head: Buffer, /) -> Head | None:
         """The head in some bytes, which end with the empty line; None if it is not plain.
 
-        It is that of its action, with the model and its version, the lengths, the encoding of the response, the span
-        and the line of this request. Accepted are printable ASCII, POST, and paths without escapes; not accepted are
-        bodies in chunks or compressed ones, `Expect`, `Upgrade`, `Connection` with another value than `keep-alive`,
-        weights in `Accept-Encoding`, and the format of a load report. All other headers have no effect.
+        It is that of its action, with what this request says, but for chunks, forwarded headers and access. Accepted
+        are printable ASCII, POST, and paths without escapes; not accepted are bodies in chunks, `Upgrade`, `Connection`
+        with another value than `keep-alive` and `close`, weights in `Accept-Encoding`, and unknown formats of a load
+        report. All other headers have no effect.
         """
 
     def read_all(self, head: Buffer, /) -> tuple[Head, list[tuple[str, str]]] | None:

@@ -83,6 +83,8 @@ _PLAIN = {
     "generate_stream": Endpoint.MODEL_GENERATE_STREAM,
 }
 
+# Without chunks, in HTTP/1.0, it is the end of the connection that ends these responses.
+_ENDED_BY_CONNECTION = (Endpoint.MODEL_GENERATE_STREAM,)
 # Clients of HTTP/2 begin with this.
 _HTTP2 = b"PRI * HTTP/2.0\r\n"
 # A proxy and this server could read a repeated header of these differently, so that is refused.
@@ -95,6 +97,8 @@ _REQUEST_LINE = re.compile(rb"(?:\r\n)*+[^ \t\r\n]+ [^ \t\r\n]+ [^ \t\r\n]+\r\n"
 _SPAN = re.compile(rb"[0-9a-f]{2}-[0-9a-f-]{50,100}")
 
 _LOAD_FORMAT = FORMAT_HEADER.encode()
+# A load report is for those who may read this API.
+_LOAD_API = "statistics"
 
 # A header that says how long a body in chunks is.
 _LENGTH = re.compile(rb"\r\n(?i:content-length):[ \t]*[0-9]{1,%d}[ \t]*(?=\r\n[!-~\r])" % LENGTH_DIGITS_MAX)
@@ -103,7 +107,18 @@ _IN_CHUNKS = re.compile(rb"\r\n(?i:transfer-encoding:[ \t]*chunked)[ \t]*(?=\r\n
 
 _PLAIN_HEADS = PlainHeadReader(
     {
-        action: Head(Route(endpoint), 0, False, None, "", False, keep_alive=True, takes_chunks=True, is_plain=True)
+        action: Head(
+            route=Route(endpoint),
+            content_length=0,
+            chunked=False,
+            header_length=None,
+            encoding="",
+            expects_continue=False,
+            keep_alive=True,
+            takes_chunks=True,
+            asks_to_stay=endpoint not in _ENDED_BY_CONNECTION,
+            is_plain=True,
+        )
         for action, endpoint in _PLAIN.items()
     }
 )
@@ -126,8 +141,9 @@ class HeadReader:
         self._restrictions = restrictions or {}
         self._origins = origins
         self._pattern = HeaderPattern(pattern)
-        # Whether any header may be forwarded, or open an endpoint of _PLAIN.
-        reads_all = bool(pattern) or any(API_OF[endpoint] in self._restrictions for endpoint in _PLAIN.values())
+        # Whether any header may be forwarded, or open an endpoint of _PLAIN or a load report.
+        apis = {_LOAD_API, *(API_OF[endpoint] for endpoint in _PLAIN.values())}
+        reads_all = bool(pattern) or not apis.isdisjoint(self._restrictions)
         self._read_plain: Callable[[bytes], Head | None] = self._read_checked if reads_all else read_plain
 
     def read(self, head: bytes) -> Head:
@@ -140,6 +156,8 @@ class HeadReader:
         if found is None:
             return None
         plain, headers = found
+        if plain.load_format and _LOAD_API in self._restrictions:
+            return None
         restriction = self._restrictions.get(API_OF[plain.route.endpoint])
         if restriction is not None:
             shown = [value for name, value in headers if name.lower() == restriction.header]
@@ -158,7 +176,7 @@ class HeadReader:
         parsed = parsed._replace(route=refuse_foreign(parsed.route, collector.headers, self._origins))
         if self._restrictions:
             parsed = parsed._replace(route=restrict(parsed.route, collector.headers, self._restrictions))
-            if "statistics" in access_of(collector.headers, self._restrictions).closed:
+            if _LOAD_API in access_of(collector.headers, self._restrictions).closed:
                 parsed = parsed._replace(load_format="")
         if parsed.route.endpoint in OWN_ACCESS:
             access = access_of(collector.headers, self._restrictions, self._origins)
@@ -208,8 +226,7 @@ class _Collector:
         method = self._parser.get_method().decode("latin-1")
         route = self._match(method, self._url)
         is_last = not self._keep_alive or framed is not head
-        # Without chunks it is the end of the connection that ends a stream.
-        stays = not is_last and self._version == "1.0" and route.endpoint is not Endpoint.MODEL_GENERATE_STREAM
+        stays = not is_last and self._version == "1.0" and route.endpoint not in _ENDED_BY_CONNECTION
         return Head(
             route=route,
             content_length=_length(headers.get(b"content-length", b"0")),

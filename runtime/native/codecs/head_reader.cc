@@ -19,8 +19,9 @@ namespace {
 
 // Where the fields of frontends/http/request_head.Head and frontends/http/routes.Route stand that differ between
 // requests.
-constexpr Py_ssize_t kRoute = 0, kContentLength = 1, kDocumentLength = 3, kResponseEncoding = 8, kTraceparent = 9,
-                     kLine = 11;
+constexpr Py_ssize_t kRoute = 0, kContentLength = 1, kDocumentLength = 3, kEncoding = 4, kExpectsContinue = 5,
+                     kKeepAlive = 6, kTakesChunks = 7, kResponseEncoding = 8, kTraceparent = 9, kLine = 11,
+                     kLoadFormat = 13, kAsksToStay = 14;
 constexpr Py_ssize_t kModel = 1, kVersion = 2;
 // The longest path in a log, as in frontends/common/request_log.py.
 constexpr size_t kShownMax = 512;
@@ -69,11 +70,45 @@ PyObject* Replace(PyObject* tuple, Field (&&fields)[Count]) {
 
 PyObject* LengthOrNone(int64_t length) { return length < 0 ? Py_NewRef(Py_None) : PyLong_FromLongLong(length); }
 
+PyObject* Route(const Action& action, const ModelTarget& target) {
+  return Replace(action.route.get(), {{kModel, Text(target.model)}, {kVersion, PyLong_FromLongLong(target.version)}});
+}
+
 PyObject* Line(const HttpHead& head) {
   std::string line(head.method);
   line += ' ';
   line += head.target.substr(0, kShownMax);
   return Text(line);
+}
+
+PyObject* LowerText(std::string_view text) {
+  std::string lower(text);
+  for (char& each : lower) {
+    if (each >= 'A' && each <= 'Z') each = static_cast<char>(each - 'A' + 'a');
+  }
+  return Text(lower);
+}
+
+// The encoding of a body; nothing for one that is as it is.
+PyObject* Encoding(std::string_view name) { return LowerText(Equals(name, "identity") ? "" : name); }
+
+PyObject* HeadOf(const Action& action, const HttpHead& head, const ModelTarget& target, std::string_view encoding) {
+  const int64_t length = std::max<int64_t>(head.content_length, 0);
+  Ref usual(Replace(action.head.get(), {{kRoute, Route(action, target)},
+                                        {kContentLength, PyLong_FromLongLong(length)},
+                                        {kDocumentLength, LengthOrNone(head.document_length)},
+                                        {kResponseEncoding, Text(encoding)},
+                                        {kTraceparent, Text(head.traceparent)},
+                                        {kLine, Line(head)},
+                                        {kAsksToStay, PyBool_FromLong(0)}}));
+  if (head.IsUsual() || !usual) return usual.release();
+  const bool may_stay = PyTuple_GetItem(action.head.get(), kAsksToStay) == Py_True;
+  return Replace(usual.get(), {{kEncoding, Encoding(head.content_encoding)},
+                               {kExpectsContinue, PyBool_FromLong(!head.expect.empty())},
+                               {kKeepAlive, PyBool_FromLong(!head.is_old && head.Stays())},
+                               {kTakesChunks, PyBool_FromLong(!head.is_old)},
+                               {kLoadFormat, LowerText(head.load_format)},
+                               {kAsksToStay, PyBool_FromLong(head.is_old && head.Stays() && may_stay)}});
 }
 
 // A head with all its headers, if `headers` is not null; None for one that is not plain.
@@ -86,15 +121,7 @@ PyObject* ReadHead(PyObject* self, std::string_view bytes, std::vector<HttpHeade
     Py_RETURN_NONE;
   }
   for (const Action& action : HeadReaderOf(self).actions) {
-    if (action.name != target.action) continue;
-    PyObject* route = Replace(
-        action.route.get(), {{kModel, Text(target.model)}, {kVersion, PyLong_FromLongLong(target.version)}});
-    return Replace(action.head.get(), {{kRoute, route},
-                                       {kContentLength, PyLong_FromLongLong(std::max<int64_t>(head.content_length, 0))},
-                                       {kDocumentLength, LengthOrNone(head.document_length)},
-                                       {kResponseEncoding, Text(encoding)},
-                                       {kTraceparent, Text(head.traceparent)},
-                                       {kLine, Line(head)}});
+    if (action.name == target.action) return HeadOf(action, head, target, encoding);
   }
   Py_RETURN_NONE;
 }
@@ -132,7 +159,7 @@ PyObject* HeadReaderNew(PyTypeObject* type, PyObject* arguments, PyObject* keywo
   Py_ssize_t at = 0;
   while (PyDict_Next(heads, &at, &name, &head) != 0) {
     std::string_view text;
-    if (!HasField(head, kLine) || !HasField(PyTuple_GetItem(head, kRoute), kVersion) || !TextOf(name, &text)) {
+    if (!HasField(head, kAsksToStay) || !HasField(PyTuple_GetItem(head, kRoute), kVersion) || !TextOf(name, &text)) {
       return nullptr;
     }
     PyObject* route = PyTuple_GetItem(head, kRoute);

@@ -8,7 +8,7 @@
 namespace pyruntime {
 namespace {
 
-constexpr std::string_view kVersion = " HTTP/1.1";
+constexpr std::string_view kVersion = " HTTP/1.1", kOldVersion = " HTTP/1.0";
 // Fewer digits than the largest number has.
 constexpr size_t kDigitsMax = 18;
 
@@ -17,19 +17,11 @@ bool IsAlphanumeric(char each) {
 }
 
 // RFC 9110, section 5.6.2.
-bool IsOfToken(char each) { return IsAlphanumeric(each) || (each != '\0' && std::strchr("!#$%&'*+-.^_`|~", each) != nullptr); }
+bool IsOfToken(char each) {
+  return IsAlphanumeric(each) || (each != '\0' && std::strchr("!#$%&'*+-.^_`|~", each) != nullptr);
+}
 
 bool IsOfTarget(char each) { return IsAlphanumeric(each) || (each != '\0' && std::strchr("/._-~%", each) != nullptr); }
-
-// Whether a text is `lower`, which is in lower case, in any case.
-bool Equals(std::string_view text, std::string_view lower) {
-  if (text.size() != lower.size()) return false;
-  for (size_t index = 0; index < text.size(); ++index) {
-    const char each = text[index];
-    if ((each >= 'A' && each <= 'Z' ? each - 'A' + 'a' : each) != lower[index]) return false;
-  }
-  return true;
-}
 
 bool ReadLength(std::string_view digits, int64_t* length) {
   if (*length >= 0 || digits.empty() || digits.size() > kDigitsMax) return false;
@@ -45,6 +37,11 @@ bool ReadOnce(std::string_view value, std::string_view* out) {
   if (!out->empty() || value.empty()) return false;
   *out = value;
   return true;
+}
+
+// Reads a value that is one of two, which are in lower case.
+bool ReadOneOf(std::string_view value, std::string_view first, std::string_view second, std::string_view* out) {
+  return (Equals(value, first) || Equals(value, second)) && ReadOnce(value, out);
 }
 
 // The form in which a span is passed on: 00-<trace>-<span>-<flags>, in lower case.
@@ -67,11 +64,11 @@ bool ReadHeader(std::string_view name, std::string_view value, bool* has_host, H
       *has_host = true;
       return true;
     case 6:
-      return !Equals(name, "expect");
+      return !Equals(name, "expect") || (Equals(value, "100-continue") && ReadOnce(value, &out->expect));
     case 7:
       return !Equals(name, "upgrade");
     case 10:
-      return !Equals(name, "connection") || Equals(value, "keep-alive");
+      return !Equals(name, "connection") || ReadOneOf(value, "keep-alive", "close", &out->connection);
     case 11:
       return !Equals(name, "traceparent") || (IsSpan(value) && ReadOnce(value, &out->traceparent));
     case 14:
@@ -79,11 +76,12 @@ bool ReadHeader(std::string_view name, std::string_view value, bool* has_host, H
     case 15:
       return !Equals(name, "accept-encoding") || ReadOnce(value, &out->accept_encoding);
     case 16:
-      return !Equals(name, "content-encoding") && !Equals(name, "proxy-connection");
+      if (Equals(name, "content-encoding")) return ReadOnce(value, &out->content_encoding);
+      return !Equals(name, "proxy-connection");
     case 17:
       return !Equals(name, "transfer-encoding");
     case 28:
-      return !Equals(name, "endpoint-load-metrics-format");
+      return !Equals(name, "endpoint-load-metrics-format") || ReadOneOf(value, "text", "json", &out->load_format);
     case 31:
       return !Equals(name, "inference-header-content-length") || ReadLength(value, &out->document_length);
     default:
@@ -107,7 +105,10 @@ bool TakeLine(std::string_view* rest, std::string_view* line) {
 }
 
 bool ReadRequestLine(std::string_view line, HttpHead* out) {
-  if (line.size() <= kVersion.size() || line.substr(line.size() - kVersion.size()) != kVersion) return false;
+  if (line.size() <= kVersion.size()) return false;
+  const std::string_view version = line.substr(line.size() - kVersion.size());
+  out->is_old = version == kOldVersion;
+  if (version != kVersion && !out->is_old) return false;
   line.remove_suffix(kVersion.size());
   const size_t blank = line.find(' ');
   if (blank == std::string_view::npos) return false;
@@ -152,6 +153,21 @@ bool TakeSegment(std::string_view* rest, std::string_view* segment) {
 }
 
 }  // namespace
+
+bool Equals(std::string_view text, std::string_view lower) {
+  if (text.size() != lower.size()) return false;
+  for (size_t index = 0; index < text.size(); ++index) {
+    const char each = text[index];
+    if ((each >= 'A' && each <= 'Z' ? each - 'A' + 'a' : each) != lower[index]) return false;
+  }
+  return true;
+}
+
+bool HttpHead::Stays() const { return is_old ? Equals(connection, "keep-alive") : !Equals(connection, "close"); }
+
+bool HttpHead::IsUsual() const {
+  return !is_old && Stays() && content_encoding.empty() && load_format.empty() && expect.empty();
+}
 
 bool ReadHttpHead(std::string_view head, HttpHead* out, std::vector<HttpHeader>* headers) {
   if (head.size() > kHeadBytesMax) return false;

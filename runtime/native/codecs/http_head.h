@@ -22,18 +22,34 @@ struct HttpHead {
   std::string_view target;
   int64_t content_length = -1;
   int64_t document_length = -1;  // Inference-Header-Content-Length
+  std::string_view content_encoding;
   std::string_view accept_encoding;
   std::string_view traceparent;
+  std::string_view load_format;  // Endpoint-Load-Metrics-Format
+  std::string_view connection;
+  std::string_view expect;
+  bool is_old = false;  // HTTP/1.0
+
+  // Whether the connection stays when the request is answered.
+  bool Stays() const;
+  // Whether none of these has a say in how the request is read or answered: its body is as it is and comes at once, and
+  // the answer has nothing to say besides.
+  bool IsUsual() const;
 };
+
+// Whether a text is `lower`, which is in lower case, in any case.
+bool Equals(std::string_view text, std::string_view lower);
 
 struct HttpHeader {
   std::string_view name;
   std::string_view value;
 };
 
-// Adds all headers to `headers`, unless that is null. Returns false for a head that is malformed or not plain: another version than HTTP/1.1, a body in chunks or
-// compressed, `Expect`, `Upgrade`, an end of the connection, a header twice that must be there once, or any byte that
-// is no printable ASCII. All other headers are ignored. `head` ends with the empty line.
+// Adds all headers to `headers`, unless that is null. Returns false for a head that is malformed or not plain: another
+// version than HTTP/1.1 and HTTP/1.0, a body in chunks, `Upgrade`, a header twice that matters here, another value than
+// `keep-alive` and `close` for `Connection`, than `100-continue` for `Expect`, and than `text` and `json` for the
+// format of a load report, or any byte that is no printable ASCII. All other headers are ignored. `head` ends with the
+// empty line.
 bool ReadHttpHead(std::string_view head, HttpHead* out, std::vector<HttpHeader>* headers);
 
 // Where a request to a model goes. `action` is the last word of the path.

@@ -53,7 +53,8 @@ Found FindRequest(std::string_view data, PlacedRequest* request) {
   if (end == std::string_view::npos) return data.size() <= kHeadBytesMax ? Found::kPart : Found::kNone;
   request->head_size = end + kHeadEnd.size();
   HttpHead& head = request->head;
-  if (!ReadHttpHead(data.substr(0, request->head_size), &head, nullptr) || head.method != "POST") return Found::kNone;
+  if (!ReadHttpHead(data.substr(0, request->head_size), &head, nullptr)) return Found::kNone;
+  if (head.method != "POST" || !head.IsUsual()) return Found::kNone;
   std::string_view encoding;
   if (!ReadAcceptEncoding(head.accept_encoding, &encoding) || !encoding.empty()) return Found::kNone;
   if (head.content_length < 0 || head.document_length < 0) return Found::kNone;

@@ -17,7 +17,8 @@ using pyruntime::ModelTarget;
 namespace {
 
 void CheckParts(const fuzz::Block& block, const HttpHead& head, const std::vector<HttpHeader>& headers) {
-  for (const std::string_view part : {head.method, head.target, head.accept_encoding, head.traceparent}) {
+  for (const std::string_view part : {head.method, head.target, head.content_encoding, head.accept_encoding,
+                                      head.traceparent, head.load_format, head.connection, head.expect}) {
     Check(block.Contains(part), "a part lies in the head");
     Check(part.find_first_of("\r\n") == std::string_view::npos, "a part lies in one line");
   }
@@ -49,7 +50,7 @@ void CheckEncoding(std::string_view list) {
 
 // What was understood of a head, in the usual form, is read as the head was.
 void CheckRewritten(const HttpHead& head, const std::vector<HttpHeader>& headers) {
-  std::string written = std::string(head.method) + " " + std::string(head.target) + " HTTP/1.1\r\n";
+  std::string written = std::string(head.method) + " " + std::string(head.target) + " HTTP/1." + (head.is_old ? "0" : "1") + "\r\n";
   for (const HttpHeader& header : headers) written += std::string(header.name) + ":" + std::string(header.value) + "\r\n";
   written += "\r\n";
   const fuzz::Block block{std::string_view(written)};
@@ -57,7 +58,8 @@ void CheckRewritten(const HttpHead& head, const std::vector<HttpHeader>& headers
   Check(pyruntime::ReadHttpHead(block.view(), &again, nullptr), "a head that is written again is one");
   Check(again.method == head.method && again.target == head.target && again.content_length == head.content_length &&
             again.document_length == head.document_length && again.accept_encoding == head.accept_encoding &&
-            again.traceparent == head.traceparent,
+            again.traceparent == head.traceparent && again.content_encoding == head.content_encoding &&
+            again.load_format == head.load_format && again.expect == head.expect && again.Stays() == head.Stays(),
         "and the same one");
 }
 

@@ -72,6 +72,8 @@ class Lent:
             self._data += read
         end = self._data.find(b"\r\n\r\n") + 4
         head = read_plain(self._data[:end]) if end > 3 else None
+        if head is not None and (head.encoding or head.expects_continue or head.load_format or not head.keep_alive):
+            head = None
         is_other = self._data[: len(self._line)] != self._line[: len(self._data)] or (end > 3 and head is None)
         if not is_other and (head is None or len(self._data) < end + head.content_length):
             return bool(read)

@@ -163,6 +163,9 @@ def heads(draw):
 
 @given(heads())
 @example(PLAIN_HEAD)
+@example(PLAIN_HEAD.replace(b"HTTP/1.1", b"HTTP/1.0"))
+@example(PLAIN_HEAD[:-2] + b"Content-Encoding: gzip\r\ncontent-encoding: gzip\r\n\r\n")
+@example(PLAIN_HEAD[:-2] + b"Expect: 100-continue\r\nexpect: 100-continue\r\n\r\n")
 def test_a_head_is_read_as_the_reference_does(head):
     """Native code accepts no head that the reference refuses, and reads none otherwise."""
     # What the server takes for a head ends with its first empty line.
@@ -191,6 +194,59 @@ def test_heads_of_clients_are_plain(more):
     assert plain is not None
     assert plain == read_by_reference(head)._replace(is_plain=True)
     assert (plain.content_length, plain.header_length) == (160, 96)
+
+
+ODD_HEADS = [
+    (b"Content-Encoding: GZip\r\n", {"encoding": "gzip"}),
+    (b"Content-Encoding: identity\r\n", {}),
+    (b"Expect: 100-Continue\r\n", {"expects_continue": True}),
+    (b"Connection: close\r\n", {"keep_alive": False}),
+    (b"Endpoint-Load-Metrics-Format: JSON\r\n", {"load_format": "json"}),
+]
+OLD_HEADS = [
+    (b"infer", b"", {}),
+    (b"infer", b"Connection: close\r\n", {}),
+    (b"infer", b"Connection: Keep-Alive\r\n", {"asks_to_stay": True}),
+    (b"generate", b"Connection: Keep-Alive\r\n", {"asks_to_stay": True}),
+    (b"generate_stream", b"Connection: Keep-Alive\r\n", {}),
+]
+
+
+@pytest.mark.parametrize(("more", "expected"), ODD_HEADS)
+def test_heads_that_say_more_are_plain(more, expected):
+    """Bodies that are compressed or come later, the last request of a connection, and those for load reports."""
+    head = PLAIN_HEAD[:-2] + more + b"\r\n"
+    plain = read_plain(head)
+    assert plain == read_by_reference(head)._replace(is_plain=True)
+    assert plain == read_plain(PLAIN_HEAD)._replace(**expected)
+
+
+@pytest.mark.parametrize(("action", "more", "expected"), OLD_HEADS)
+def test_heads_of_http_1_0_are_plain(action, more, expected):
+    head = PLAIN_HEAD.replace(b"/infer HTTP/1.1", b"/%b HTTP/1.0" % action)
+    assert head != PLAIN_HEAD
+    head = head[:-2] + more + b"\r\n"
+    plain = read_plain(head)
+    assert plain == read_by_reference(head)._replace(is_plain=True)
+    assert plain is not None
+    assert plain.asks_to_stay == expected.get("asks_to_stay", False)
+
+
+@pytest.mark.parametrize("more", [b"Connection: Upgrade\r\n", b"Connection: close\r\nConnection: keep-alive\r\n"])
+@pytest.mark.parametrize("again", [False, True])
+def test_heads_with_other_values_are_left_to_the_reference(more, again):
+    head = PLAIN_HEAD[:-2] + more * (1 + again) + b"\r\n"
+    assert read_plain(head) is None
+
+
+def test_a_load_report_needs_the_api_of_statistics():
+    """Whoever asks for one where that is restricted is read by the reference, which does not give it."""
+    head = PLAIN_HEAD[:-2] + b"Endpoint-Load-Metrics-Format: json\r\n\r\n"
+    reader = HeadReader({"statistics": Restriction("x-other", "1")})
+    assert reader.read(head).load_format == ""
+    assert reader.read(head[:-2] + b"X-Other: 1\r\n\r\n").load_format == "json"
+    reader = HeadReader({"inference": Restriction("x-other", "1")})
+    assert reader.read(head[:-2] + b"X-Other: 1\r\n\r\n").load_format == "json"
 
 
 CHECKS = {"restrictions": {"inference": Restriction("x-other", "*/*")}, "pattern": "^x|^host"}

@@ -59,7 +59,7 @@ class TestHead:
             Access(),
             "json",
             False,
-            False,
+            True,
         )
 
     def test_restricted_load_report(self):

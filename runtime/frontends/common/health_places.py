@@ -15,9 +15,9 @@ from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Protocol
 
 # At the limit of connections there may be so many more, for a question about health each.
-HEALTH_CONNECTIONS_MAX = 16
+HEALTH_CONNECTIONS_MAX = 24
 # So many of them may be of one peer. The rest is for others, also while questions of that peer wait for their answers.
-PEER_CONNECTIONS_MAX = 12
+PEER_CONNECTIONS_MAX = 16
 # The network of IPv6 of which one site may use any address.
 _SITE_BITS = 64
 
@@ -50,7 +50,8 @@ class HealthPlaces:
         if peer and counts[peer] >= PEER_CONNECTIONS_MAX:
             silent = self._oldest_silent([peer])
         elif len(self._held) >= HEALTH_CONNECTIONS_MAX:
-            silent = self._oldest_silent([each for each, _ in counts.most_common()])
+            # Never from a peer that has fewer: of those with more, all may just have sent something.
+            silent = self._oldest_silent([each for each, count in counts.most_common() if count >= counts[peer]])
         else:
             self._held[connection] = peer
             return True

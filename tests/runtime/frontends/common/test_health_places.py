@@ -81,6 +81,16 @@ def test_the_peer_with_most_connections_loses_one(places, connect):
     assert sum(not each.gave_way for each in [prober, *crowd, *others]) == HEALTH_CONNECTIONS_MAX
 
 
+def test_a_peer_takes_no_place_of_one_that_has_fewer(places, connect):
+    """Also while all its own connections have just sent something."""
+    prober = connect("10.0.0.1", 1)[0]
+    crowds = connect("10.0.0.3", HEALTH_CONNECTIONS_MAX // 2) + connect("10.0.0.2", HEALTH_CONNECTIONS_MAX // 2 - 1)
+    for each in crowds:
+        each.is_silent = False
+    assert not places.take(Connection(), "10.0.0.2")
+    assert not prober.gave_way
+
+
 def test_questions_of_one_peer_leave_places_to_others(places, connect):
     """A peer whose questions all wait for an answer gets no more places, and others do."""
     for each in connect("10.0.0.2", PEER_CONNECTIONS_MAX):

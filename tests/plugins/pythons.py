@@ -43,10 +43,11 @@ def _make_environment(folder, minor):
 
 
 @pytest.fixture(scope="session", params=OTHERS, ids=[f"python3.{minor}" for minor in OTHERS])
-def other_environment(request, tmp_path_factory, worker_id):
+def other_environment(request, tmp_path_factory):
     """The folder of a virtual environment of another Python, with its own numpy."""
     shared = tmp_path_factory.getbasetemp()
-    if worker_id != "master":
+    # A worker has a folder of its own below that of the run. Failed tests are run once more without xdist, and workers.
+    if hasattr(request.config, "workerinput"):
         shared = shared.parent
     folder = shared / f"environment-3.{request.param}"
     outcome = shared / f"environment-3.{request.param}.outcome"

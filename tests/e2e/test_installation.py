@@ -137,5 +137,5 @@ def test_second_installation_compiles_nothing(tmp_path):
     command = [sys.executable, "-c", build, str(tmp_path / "wheels")]
     done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **no_compilers}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(extensions) == 6
+    assert len(extensions) == (ROOT / "setup.py").read_text().count(" = Extension(")
     assert all((tmp_path / extension).exists() for extension in extensions)

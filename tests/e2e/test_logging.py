@@ -229,7 +229,7 @@ class TestAtTerminal:
         assert 'has no field named "bakend". Did you mean backend?\n    bakend: "python"\n    ^\n' in terminal.seen()
 
     def test_crash(self, model, by_hand, terminal, wait_until):
-        """A crash report has the frames of the model, and none of pyruntime."""
+        """A crash report has the frames of the model, and none of pyruntime. From 3.14 on it has those in C, too."""
         dies = "class TritonPythonModel:\n    def execute(self, requests):\n        os.abort()\n"
         model("dies", dies)
         server = by_hand()
@@ -238,6 +238,7 @@ class TestAtTerminal:
         assert re.search(
             r"E dies_0: Fatal Python error: Aborted\n  Current thread .*\n"
             r'    File ".*/model.py", line \d+ in execute\n'
+            r"(  Current thread's C stack trace .*\n(    .*\n)+)?"
             r"\d\d:\d\d:\d\d E dies_0: stub killed by SIGABRT",
             terminal.seen(),
         )

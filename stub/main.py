@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import Any
 
-from pyruntime.stub import c_pb_utils, debugging, logs, pb_utils
+from pyruntime.stub import c_pb_utils, debugging, logs, pb_utils, plain
 from pyruntime.stub.high_descriptors import move_up
 from pyruntime.stub.memory import Regions
 from pyruntime.stub.worker import Worker
@@ -51,6 +51,7 @@ def run(
     _become_child(name, output_fd, at_terminal)
     # The same objects as in the packages of these names, which this interpreter may lack.
     sys.modules["triton_python_backend_utils"] = pb_utils
+    pb_utils.get_input_tensor_by_name = plain.get_input_tensor_by_name  # of native code, where there is any
     sys.modules["c_python_backend_utils"] = c_pb_utils
     # As in Triton: a model that reads options, as `argparse` does, must not find those of the server.
     sys.argv[:] = [""]

@@ -13,17 +13,16 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import numpy as np
 
-from pyruntime.stub import pb_utils
 from pyruntime.stub.input_lifetime import held_alone
 from pyruntime.stub.memory import Regions
-from pyruntime.stub.pb_utils.functions import get_input_tensor_by_name
+from pyruntime.stub.pb_utils import functions
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import DATATYPE_NAMES, DTYPES, Tensor
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils import fast_path
 
-__all__ = ["make_requests", "response_writer", "result", "still_held"]
+__all__ = ["get_input_tensor_by_name", "make_requests", "response_writer", "result", "still_held"]
 
 # Writes the responses to requests as a Result has them. None if any of them is not plain: then nothing has changed.
 WriteResponses = Callable[[Any, List[InferenceRequest]], Optional[bytes]]
@@ -45,7 +44,7 @@ def no_writer(writer: ResponseWriter) -> WriteResponses:
 # What native code stands for, and calls where anything is not plain.
 PYTHON: Dict[str, Callable[..., Any]] = {
     "as_numpy": Tensor.as_numpy,
-    "get_input_tensor_by_name": get_input_tensor_by_name,
+    "get_input_tensor_by_name": functions.get_input_tensor_by_name,
     "init_response": InferenceResponse.__init__,
     "init_tensor": Tensor.__init__,
     "inputs": InferenceRequest.inputs,
@@ -61,6 +60,7 @@ try:
     _SIZES: Dict[str, Tuple[Any, int]] = {name: (dtype, dtype.itemsize) for name, dtype in DTYPES.items()}
     _plain.use(Tensor, InferenceRequest, InferenceResponse, Regions, np.ndarray, _SIZES, DATATYPE_NAMES, PYTHON)
     make_requests, still_held, result = _plain.make_requests, _plain.still_held, _plain.result
+    get_input_tensor_by_name = _plain.get_input_tensor_by_name
 
     def response_writer(writer: ResponseWriter) -> WriteResponses:
         """What writes plain responses, with the memory of this writer, which writes the others."""
@@ -69,8 +69,6 @@ try:
             if type(writer) is ResponseWriter
             else no_writer(writer)
         )
-
-    # For models: Python's own is in the module that it is from.
-    pb_utils.get_input_tensor_by_name = _plain.get_input_tensor_by_name
 except ImportError:  # it has the stable ABI, which some Pythons cannot load, such as one without a GIL
     make_requests, still_held, response_writer = requests_from_wires, held_alone, no_writer
+    get_input_tensor_by_name = functions.get_input_tensor_by_name

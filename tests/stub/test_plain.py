@@ -107,7 +107,7 @@ def test_requests(regions, wires, batch):
             if tensor._array is not None:
                 assert tensor.as_numpy() is tensor._array
         for name in [tensor.name() for tensor in inputs] + ["none"]:
-            found = plain.pb_utils.get_input_tensor_by_name(request, name)
+            found = plain.get_input_tensor_by_name(request, name)
             assert found is plain.PYTHON["get_input_tensor_by_name"](request, name)
 
 
@@ -168,7 +168,7 @@ def test_names_of_other_kinds(regions):
     wires = [["", 0, 0, 0, None, "", [["A", "FP32", [1], 0, 4, 0, 0], ["B", "FP32", [1], 0, 4, 0, 0]], "", None]]
     (request,) = plain.make_requests(wires, regions, set(), 5)
     odd = Odd._from_wire(regions, wires[0], set(), 6)
-    find = plain.pb_utils.get_input_tensor_by_name
+    find = plain.get_input_tensor_by_name
     assert find(request, Text("B")) is request.inputs()[1]
     assert find(odd, "B") is odd.inputs()[1]
     assert find(inference_request=request, name="B") is find(request, name="B") is request.inputs()[1]
@@ -233,7 +233,7 @@ def test_without_native_code():
         "assert plain.make_requests is plain.requests_from_wires\n"
         "assert plain.still_held is plain.held_alone\n"
         "assert pb_utils.Tensor.as_numpy is plain.PYTHON['as_numpy']\n"
-        "assert pb_utils.get_input_tensor_by_name is plain.PYTHON['get_input_tensor_by_name']\n"
+        "assert plain.get_input_tensor_by_name is plain.PYTHON['get_input_tensor_by_name']\n"
     )
     for arguments, variables in ((), {fast_path.VARIABLE: "1"}), (("pyruntime.stub._plain",), {}):
         subprocess.run([sys.executable, "-c", code, *arguments], env={**os.environ, **variables}, check=True)

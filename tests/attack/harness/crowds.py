@@ -17,7 +17,7 @@ from . import repository
 from .clients import Target
 
 # The command that starts such a server.
-FEW_DESCRIPTORS = ("prlimit", "--nofile=400:400")
+FEW_DESCRIPTORS = ("prlimit", "--nofile=440:440")
 # More than there are descriptors.
 CLIENTS = 500
 MODELS = [f"more{number}" for number in range(24)]

@@ -10,19 +10,10 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from .harness.ensembles import ensemble, step
 from .harness.models import GATED
 
-PAIR = """
-platform: "ensemble"
-input { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] }
-output { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] }
-ensemble_scheduling {
-  step {
-    model_name: "slow" model_version: -1
-    input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" }
-  }
-}
-"""
+PAIR = ensemble(step("slow", {"IN": "IN"}, {"OUT": "OUT"}))
 
 
 @pytest.fixture

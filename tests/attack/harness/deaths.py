@@ -16,6 +16,7 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
+from ...e2e.harness.ensembles import ensemble, step
 from ...e2e.harness.models import ECHO, write_model
 from ...e2e.harness.server import Server
 from ...e2e.harness.waiting import LIMIT_S
@@ -34,21 +35,7 @@ class TritonPythonModel:
                 answers.append(pb_utils.InferenceResponse(answer.output_tensors()))
         return answers
 """
-PAIR = """
-platform: "ensemble"
-input { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] }
-output { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] }
-ensemble_scheduling {
-  step {
-    model_name: "numbers" model_version: -1
-    input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "t" }
-  }
-  step {
-    model_name: "more" model_version: -1
-    input_map { key: "IN" value: "t" } output_map { key: "OUT" value: "OUT" }
-  }
-}
-"""
+PAIR = ensemble(step("numbers", {"IN": "IN"}, {"OUT": "t"}), step("more", {"IN": "t"}, {"OUT": "OUT"}))
 # The models with instances of their own, and those that clients ask.
 KILLED = ("numbers", "more", "caller", "threads")
 ASKED = (*KILLED, "pair")

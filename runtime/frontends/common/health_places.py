@@ -18,6 +18,8 @@ from typing import Protocol
 HEALTH_CONNECTIONS_MAX = 24
 # So many of them may be of one peer. The rest is for others, also while questions of that peer wait for their answers.
 PEER_CONNECTIONS_MAX = 16
+# What a client is told for which there is no place, or that asks about something else.
+TOO_MANY = "the server has as many connections as it can serve"
 # The network of IPv6 of which one site may use any address.
 _SITE_BITS = 64
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pyruntime.runtime.frontends.common.health_places import TOO_MANY
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.status import Status, trailers_only
 
@@ -19,8 +20,6 @@ HEALTH = frozenset(
         "/inference.GRPCInferenceService/ServerReady",
     )
 )
-
-TOO_MANY = "the server has as many connections as it can serve"
 
 
 def only_health(read_head: Callable[[bytes], CallHead], asks: Callable[[], None]) -> Callable[[bytes], CallHead]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from pyruntime.runtime.frontends.common.health_places import TOO_MANY
 from pyruntime.runtime.frontends.http.kserve_response import encode_error
 from pyruntime.runtime.frontends.http.request_head import BadRequest, Head
 from pyruntime.runtime.frontends.http.response_head import head as response_head
@@ -17,10 +18,9 @@ from pyruntime.runtime.frontends.http.routes import Endpoint
 
 HEALTH = (Endpoint.SERVER_LIVE, Endpoint.SERVER_READY)
 
-_TOO_MANY_TEXT = "the server has as many connections as it can serve"
-_TOO_MANY = encode_error(_TOO_MANY_TEXT)
+_NO_PLACE = encode_error(TOO_MANY)
 # What a connection is told for which there is no place.
-NO_PLACE = response_head(503, len(_TOO_MANY), keep_alive=False) + _TOO_MANY
+NO_PLACE = response_head(503, len(_NO_PLACE), keep_alive=False) + _NO_PLACE
 
 
 def refuse_place(transport: asyncio.BaseTransport) -> None:
@@ -36,7 +36,7 @@ def only_health(read_head: Callable[[bytes], Head]) -> Callable[[bytes], Head]:
     def read_health(data: bytes) -> Head:
         head = read_head(data)
         if head.route.endpoint not in HEALTH:
-            raise BadRequest(_TOO_MANY_TEXT, 503)
+            raise BadRequest(TOO_MANY, 503)
         return head._replace(keep_alive=False, asks_to_stay=False)
 
     return read_health

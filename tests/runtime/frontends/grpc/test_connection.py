@@ -9,7 +9,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from pyruntime.runtime.frontends.common.connection_limits import ConnectionLimit
-from pyruntime.runtime.frontends.common.health_places import HEALTH_CONNECTIONS_MAX
+from pyruntime.runtime.frontends.common.health_places import HEALTH_CONNECTIONS_MAX, TOO_MANY
 from pyruntime.runtime.frontends.grpc import calls, connection
 from pyruntime.runtime.frontends.grpc.call import MESSAGE_S_MAX
 from pyruntime.runtime.frontends.grpc.connection import (
@@ -20,7 +20,7 @@ from pyruntime.runtime.frontends.grpc.connection import (
     STREAMS_MAX,
     GrpcConnection,
 )
-from pyruntime.runtime.frontends.grpc.health_reserve import HEALTH, TOO_MANY
+from pyruntime.runtime.frontends.grpc.health_reserve import HEALTH
 from pyruntime.runtime.frontends.grpc.keepalive import HANDSHAKE_S_MAX, STALLED_S_MAX
 from pyruntime.runtime.settings import Restriction
 

@@ -118,12 +118,17 @@ class Link:
             if self.closed:
                 return False
             if not reader.acquire(False):
-                _interruptible(lambda: self._follow(done), interrupted)
+                try:
+                    self._follow(done)
+                except BaseException as exc:
+                    if interrupted is None:
+                        raise
+                    interrupted(exc)
                 continue
             try:
                 # The previous reader may have handled the message.
                 if not done() and not self.closed:
-                    try:  # as _interruptible, which costs a call
+                    try:
                         self._arrival.poll()
                     except BaseException as exc:
                         if interrupted is None:
@@ -195,19 +200,6 @@ class Link:
             raise
         for message in messages:
             self._handle(message)
-
-
-def _interruptible(wait: Callable[[], object], interrupted: Optional[Interrupted]) -> bool:
-    """Wait; False if a signal handler raised an exception, of which `interrupted` is told."""
-    if interrupted is None:
-        wait()
-        return True
-    try:
-        wait()
-    except BaseException as exc:
-        interrupted(exc)
-        return False
-    return True
 
 
 def _nothing() -> None:

@@ -33,6 +33,7 @@ STABLE_ABI_OF_STUBS = [("Py_LIMITED_API", "0x03080000")]
 HAS_FLAGS = any(name in os.environ for name in ("CFLAGS", "CXXFLAGS", "LDFLAGS"))
 # Python has everything compiled with -g: of C++ that makes thirty times as much.
 NO_SYMBOLS = [] if HAS_FLAGS else ["-g0"]
+C_FLAGS = ["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", *NO_SYMBOLS]
 # Reading the headers takes a file of C++ longer than compiling it. So its files are compiled in this many units: on two
 # processors that takes a third of the time. More would only help machines with more processors than most have.
 UNITS = 4
@@ -133,7 +134,7 @@ http2 = Extension(
     sources=paths(HTTP2, "*.c"),
     depends=paths(HTTP2, "*.h"),
     define_macros=STABLE_ABI,
-    extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", *NO_SYMBOLS],
+    extra_compile_args=C_FLAGS,
     libraries=["nghttp2"],
     py_limited_api=True,
 )
@@ -176,7 +177,7 @@ frames = Extension(
     sources=["utils/native/frames.c"],
     depends=["utils/native/pack.h"],
     define_macros=STABLE_ABI_OF_STUBS,
-    extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", *NO_SYMBOLS],
+    extra_compile_args=C_FLAGS,
     py_limited_api=True,
 )
 plain = Extension(
@@ -185,19 +186,19 @@ plain = Extension(
     depends=["stub/native/plain.h", "utils/native/pack.h"],
     include_dirs=["utils/native"],
     define_macros=STABLE_ABI_OF_STUBS,
-    extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", *NO_SYMBOLS],
+    extra_compile_args=C_FLAGS,
     py_limited_api=True,
 )
 guard = Extension(
     "pyruntime.stub.native._guard",
     sources=["stub/native/guard.c"],
-    extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", *NO_SYMBOLS],
+    extra_compile_args=C_FLAGS,
     py_limited_api=True,
 )
 torch_allocator = Extension(
     "pyruntime.stub.native._torch_allocator",
     sources=["stub/native/torch_allocator.c"],
-    extra_compile_args=["-std=gnu11", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra", *NO_SYMBOLS],
+    extra_compile_args=[*C_FLAGS, "-pthread"],
     extra_link_args=["-pthread"],
     py_limited_api=True,
 )

@@ -112,8 +112,8 @@ static long long about(PyObject *shape, PyObject *dtype_and_size)
 /* The contents of an output. 0 if Python is to look at them, maybe with an exception. */
 static int take_contents(Output *output)
 {
-    PyObject *array = get(&known.tensor, output->tensor, ARRAY), *datatype = get(&known.tensor, output->tensor, DATATYPE);
-    PyObject *dtype;
+    PyObject *array = get(&known.tensor, output->tensor, ARRAY);
+    PyObject *datatype = get(&known.tensor, output->tensor, DATATYPE), *dtype;
 
     if (array == NULL || datatype == NULL)
         return 0;
@@ -361,7 +361,8 @@ static int put_tensor(Writer *writer, const Output *output, long long at)
 }
 
 /* Write one response, whose outputs begin at `output`, and copy these. */
-static int put_response(Responses *self, Writer *writer, const Response *response, PyObject *object, const Output *output)
+static int put_response(Responses *self, Writer *writer, const Response *response, PyObject *object,
+                        const Output *output)
 {
     long long at = response->slot == NO_SLOT ? 0 : response->slot;
     Py_ssize_t i;
@@ -417,7 +418,8 @@ static PyObject *write_responses(PyObject *object, PyObject *const *arguments, P
     batch.responses = PyMem_Calloc(count > 0 ? (size_t)count : 1, sizeof(Response));
     is_plain = responses != NULL && batch.responses != NULL;
     for (i = 0; is_plain && i < count; i++)
-        is_plain = look_at(self, &batch, &batch.responses[i], PyList_GetItem(responses, i), PyList_GetItem(requests, i));
+        is_plain = look_at(self, &batch, &batch.responses[i], PyList_GetItem(responses, i),
+                           PyList_GetItem(requests, i));
     is_plain = is_plain && !PyErr_Occurred() && claim(self, &batch, requests, count);
     if (is_plain)
         written = put_responses(self, &batch, responses, count);
